@@ -1,0 +1,66 @@
+"""attnlab: a laboratory for how attention learns.
+
+>>> import attnlab as al
+>>> tokens = al.data.sphere(n=6, T=8, d=10, seed=0)
+>>> run = al.descend(tokens, al.ngd(0.1), steps=500)
+>>> run.selected.shape
+(6,)
+
+Names are loaded when first used: `import attnlab` alone imports none of JAX, SciPy or matplotlib.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from attnlab import data as data, figures as figures, models as models, optim as optim, store as store, train as train
+    from attnlab.data import Tokens as Tokens, optimal_tokens as optimal_tokens, scores as scores
+    from attnlab.errors import AttnlabError as AttnlabError, InputError as InputError, StoreError as StoreError
+    from attnlab.optim import (
+        adam as adam,
+        gd as gd,
+        joint_decay as joint_decay,
+        joint_separate as joint_separate,
+        joint_total as joint_total,
+        ngd as ngd,
+        ngd_momentum as ngd_momentum,
+        polyak as polyak,
+    )
+    from attnlab.store import Store as Store
+    from attnlab.train import (
+        Trajectory as Trajectory,
+        cosine as cosine,
+        descend as descend,
+        misalignment as misalignment,
+    )
+
+_ROOMS = ("data", "models", "optim", "train", "store", "figures")
+_NAMES = {
+    "attnlab.data": ("Tokens", "scores", "optimal_tokens"),
+    "attnlab.errors": ("AttnlabError", "InputError", "StoreError"),
+    "attnlab.optim": (
+        "gd", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
+    ),
+    "attnlab.train": ("descend", "Trajectory", "cosine", "misalignment"),
+    "attnlab.store": ("Store",),
+}  # fmt: skip
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = [*_ROOMS, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"attnlab.{name}")
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,27 @@
+"""What can go wrong, by name.
+
+Every message says which argument, what was given and what is wanted, then a blank line and a hint.
+"""
+
+from __future__ import annotations
+
+
+class AttnlabError(Exception):
+    """Base class of every error attnlab raises on purpose."""
+
+
+class InputError(AttnlabError, ValueError):
+    """An argument has a wrong shape, value or type."""
+
+
+class StoreError(AttnlabError):
+    """A run cannot be named, written or read."""
+
+
+class TiedScoresWarning(UserWarning):
+    """Several tokens share the best score, so "the" optimal token is a choice."""
+
+
+def message(problem: str, hint: str | None = None) -> str:
+    """`problem`, a blank line, then the hint."""
+    return problem if hint is None else f"{problem}\n\nhint: {hint}"

@@ -1,0 +1,225 @@
+"""One attention layer as an optimization problem.
+
+For sequence i and query k: logits `a = x_i W z_ik`, weights `s = softmax(a)` over visible tokens, output
+`o = x_i^T s`, margin `u = y_ik h(o)`; the objective is `(1/n) sum_i sum_k loss(u_ik)`. W is either the parameter
+itself or the product K Q^T.
+
+The gradient comes as a mantissa and a logarithm of scale per parameter. It is assembled from three pieces: the
+pull-back through the head (autodiff, of order one), the pull-back through the softmax together with the slope of
+the loss (in the log domain, see `softmax.pull_back`), and the pull-back through the logits (autodiff, linear).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attnlab.data.selection import optimal_tokens, scores
+from attnlab.data.tokens import Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.heads import Head, Linear
+from attnlab.models.losses import Loss
+from attnlab.models.softmax import Weights, pull_back, weights
+
+Params = dict[str, Any]  # {"W"} or {"K", "Q"}, and {"u"} when the head is trained
+
+# Above this log of the off-token weight a difference of two head values is accurate to 1e-11; below it so is the
+# midpoint rule.
+SMALL = -12.0
+
+
+class ScaledGradient(NamedTuple):
+    """A gradient `mantissa * e^log_scale`, per parameter; the largest entry of each nonzero mantissa is 1."""
+
+    mantissa: Params
+    log_scale: Params
+
+    def value(self) -> Params:
+        """The gradient itself, which may underflow."""
+        return {name: m * jnp.exp(self.log_scale[name]) for name, m in self.mantissa.items()}
+
+
+class Problem(NamedTuple):
+    """The arrays of one trial (or a batch of trials), ready for JAX. There is always a query axis."""
+
+    x: Any  # (n, T, d) tokens, less what the tokens of a sequence have in common
+    common: Any  # (n, d) that common part: softmax does not see it, the head does
+    z: Any  # (n, K, d)
+    y: Any  # (n, K)
+    visible: Any  # (n, K, T), or None when all are
+    head: dict[str, Any]
+    reference: Any  # (n, K) token against which the excess loss is measured
+    reference_score: Any  # (n, K)
+
+
+class Evaluation(NamedTuple):
+    """Everything the model computes at one point, per query."""
+
+    logits: Array  # (n, K, T), -inf where masked
+    weights: Weights
+    margins: Array  # (n, K)
+
+
+@dataclass(frozen=True)
+class AttentionModel:
+    """What is trained: the parameterization, loss and head. Hashable; equal models share compiled programs."""
+
+    parameterization: Literal["W", "KQ"]
+    loss: Loss
+    head: Callable[[dict[str, Any], Any], Any]
+    linear: bool
+    quadratic: bool
+    train_head: bool
+
+    @classmethod
+    def of(cls, parameterization: str, loss: Loss, head: Head, train_head: bool = False) -> AttentionModel:
+        """A model from its parts, checked."""
+        if parameterization not in ("W", "KQ"):
+            raise InputError(message(f"`parameterization` is {parameterization!r}; wanted 'W' or 'KQ'."))
+        linear = isinstance(head, Linear)
+        if train_head and not linear:
+            raise InputError(message(f"`train_head` needs the linear head; this head is {head.name!r}."))
+        return cls(parameterization, loss, head.apply, linear, head.quadratic, train_head)  # type: ignore[arg-type]
+
+    def logits(self, params: Params, problem: Problem) -> Array:
+        """x_i W z_ik for visible tokens, -inf for the others; (n, K, T)."""
+        if self.parameterization == "W":
+            keys = jnp.einsum("nke,de->nkd", problem.z, params["W"])
+        else:
+            keys = jnp.einsum("nke,em,dm->nkd", problem.z, params["Q"], params["K"])
+        logits = jnp.einsum("ntd,nkd->nkt", problem.x, keys)
+        return logits if problem.visible is None else jnp.where(problem.visible, logits, -jnp.inf)
+
+    def outputs(self, problem: Problem, probs: Array) -> Array:
+        """Attention outputs o = x^T s; (n, K, d)."""
+        return problem.common[:, None, :] + jnp.einsum("nkt,ntd->nkd", probs, problem.x)
+
+    def margins(self, params: Params, problem: Problem, probs: Array) -> Array:
+        """y h(o); (n, K)."""
+        if self.linear:
+            v = self._head_vector(params, problem)
+            shared = jnp.einsum("nd,d->n", problem.common, v)
+            return problem.y * (shared[:, None] + jnp.einsum("nkt,nt->nk", probs, problem.x @ v))
+        apply = jax.vmap(jax.vmap(self.head, (None, 0)), (None, 0))
+        return problem.y * apply(problem.head, self.outputs(problem, probs))
+
+    def evaluate(self, params: Params, problem: Problem) -> Evaluation:
+        """Logits, attention weights and margins."""
+        logits = self.logits(params, problem)
+        w = weights(logits)
+        return Evaluation(logits, w, self.margins(params, problem, w.probs))
+
+    def gradient(self, params: Params, problem: Problem) -> tuple[ScaledGradient, Evaluation]:
+        """The gradient of the objective in every parameter, and the evaluation it came from."""
+        attention = {name: p for name, p in params.items() if name != "u"}
+        logits, to_params = jax.vjp(lambda p: self.logits(p, problem), attention)
+        w = weights(logits)
+        margins, to_probs = jax.vjp(lambda s: self.margins(params, problem, s), w.probs)
+        (cotangent,) = to_probs(jnp.ones_like(margins))
+        # The objective averages over sequences.
+        log_slope = self.loss.log_slope(margins) - jnp.log(float(problem.y.shape[0]))
+        sign = self.loss.slope_sign(margins)
+        to_logits, scale = pull_back(w, cotangent, log_slope, sign)
+        (mantissa,) = to_params(to_logits)
+        log_scale = dict.fromkeys(mantissa, scale)
+        if self.train_head:
+            scale = _finite(jnp.max(log_slope))
+            slope = sign * jnp.exp(log_slope - scale)
+            mantissa["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, self.outputs(problem, w.probs))
+            log_scale["u"] = scale
+        normal = {name: _unit_scale(mantissa[name], log_scale[name]) for name in params}
+        gradient = ScaledGradient({k: m for k, (m, _) in normal.items()}, {k: s for k, (_, s) in normal.items()})
+        return gradient, Evaluation(logits, w, margins)
+
+    def objective(self, evaluation: Evaluation) -> Array:
+        """Mean over sequences of the summed loss of their queries."""
+        return jnp.sum(self.loss.value(evaluation.margins)) / evaluation.margins.shape[0]
+
+    def log_objective(self, evaluation: Evaluation) -> Array:
+        """Its logarithm, also where the objective underflows; NaN for losses that can be negative."""
+        logs = self.loss.log_value(evaluation.margins)
+        return jax.nn.logsumexp(logs) - jnp.log(float(logs.shape[0]))
+
+    def excess(self, problem: Problem, evaluation: Evaluation) -> tuple[Array, Array]:
+        """Sign and log magnitude of the objective less its value with every query fixed on its reference token.
+
+        With drop `delta = y h(x_ref) - y h(o)`, found from the weights of the other tokens and never by
+        subtracting two nearly equal losses.
+        """
+        n, _, T = evaluation.logits.shape
+        at_reference = jnp.arange(T) == problem.reference[..., None]
+        log_off = jnp.where(at_reference, -jnp.inf, evaluation.weights.log_probs)
+        peak = _finite(jnp.max(log_off, axis=-1))
+        off = jnp.exp(log_off - peak[..., None])
+        drop = self._drop(problem, evaluation, off, peak)  # in units of e^peak
+        log_drop = peak + jnp.log(jnp.abs(drop))
+        sign, logs = self.loss.excess(problem.reference_score, log_drop, jnp.sign(drop))
+        logs = jnp.where(drop == 0, -jnp.inf, logs)
+        top = _finite(jnp.max(logs))
+        total = jnp.sum(sign * jnp.exp(logs - top))
+        return jnp.sign(total), top + jnp.log(jnp.abs(total)) - jnp.log(float(n))
+
+    def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
+        """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
+        if self.linear:
+            values = problem.x @ problem.head["v"]  # (n, T)
+            behind = jnp.take_along_axis(values, problem.reference, axis=1)[..., None] - values[:, None, :]
+            return problem.y * jnp.sum(off * behind, axis=-1)
+        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
+        direction = jnp.einsum("nkt,ntd->nkd", off, problem.x) - jnp.sum(off, -1, keepdims=True) * picked
+        reference = picked + problem.common[:, None, :]
+        middle = reference + 0.5 * jnp.exp(peak)[..., None] * direction
+        slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
+        by_slope = -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
+        if self.quadratic:
+            return by_slope
+        by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
+        return jnp.where(peak > SMALL, by_values, by_slope)
+
+    def _head_vector(self, params: Params, problem: Problem) -> Array:
+        return params["u"] if self.train_head else problem.head["v"]
+
+
+def _finite(log_scale: Array) -> Array:
+    """A scale that is always a number: nothing to scale means scale 1."""
+    return jnp.where(jnp.isneginf(log_scale), 0.0, log_scale)
+
+
+def _unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
+    """Move the size of the largest entry into the scale, so that squares neither overflow nor underflow."""
+    size = jnp.max(jnp.abs(mantissa))
+    divisor = jnp.where(size > 0, size, 1.0)
+    return mantissa / divisor, log_scale + jnp.log(divisor)
+
+
+def make_problem(tokens: Tokens, head: Head) -> Problem:
+    """The arrays of `tokens` in the form the model works on; the reference is the token of best score."""
+    lead = tokens.x.ndim - 3
+    single = tokens.K is None
+
+    def with_query_axis(a: np.ndarray) -> np.ndarray:
+        return np.expand_dims(a, lead + 1) if single else a
+
+    # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
+    seen = tokens.visible if single else tokens.visible.any(-2)
+    count = seen.sum(-1)[..., None]
+    common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
+    x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
+    reference, _ = optimal_tokens(tokens, head, return_ties=True)
+    score = np.take_along_axis(scores(tokens, head), reference[..., None], axis=-1)[..., 0]
+    return Problem(
+        x=x,
+        common=common,
+        z=with_query_axis(tokens.z),
+        y=with_query_axis(tokens.y),
+        visible=None if tokens.mask is None else with_query_axis(tokens.mask),
+        head=head.constants(tokens),
+        reference=with_query_axis(reference),
+        reference_score=with_query_axis(score),
+    )

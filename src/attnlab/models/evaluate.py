@@ -1,0 +1,127 @@
+"""The model on `Tokens` and NumPy arrays: loss, excess loss, attention weights and gradient at given weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.attention import AttentionModel, Problem, make_problem
+from attnlab.models.heads import Head, Linear, as_head
+from attnlab.models.losses import Loss, as_loss
+from attnlab.models.precision import in_float64
+
+HeadLike = str | Head | Callable[[Any], Any]
+LossLike = str | Loss | Callable[[Any], Any]
+
+
+def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) -> dict[str, Array]:
+    """Weights as {"W"} or {"K", "Q"}, perhaps with {"u"}, each with the trial axis of `tokens`, finite, of right shape."""
+    named = dict(weights) if isinstance(weights, Mapping) else {"W": weights}
+    if set(named) - {"u"} not in ({"W"}, {"K", "Q"}):
+        raise InputError(
+            message(f"The weights are named {sorted(named)}; wanted W, or K and Q, perhaps with the head vector u.")
+        )
+    lead = () if tokens.trials is None else (tokens.trials,)
+    d, checked = tokens.d, {}
+    rank = np.shape(named["K"])[-1] if "K" in named and np.ndim(named["K"]) else 0
+    for name, given in named.items():
+        wanted = {"W": (d, d), "K": (d, rank), "Q": (d, rank), "u": (d,)}[name]
+        value = np.asarray(given, dtype=np.float64)
+        if value.shape not in (wanted, lead + wanted):
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}, or {lead + wanted}."))
+        if not np.isfinite(value).all():
+            raise InputError(message(f"`{name}` holds NaN or infinite entries; all must be finite."))
+        checked[name] = np.array(np.broadcast_to(value, lead + wanted))
+    return checked
+
+
+def _model(
+    tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike
+) -> tuple[AttentionModel, Problem]:
+    head = as_head(head)
+    parameterization = "W" if "W" in params else "KQ"
+    model = AttentionModel.of(parameterization, as_loss(loss), head, train_head="u" in params)
+    return model, make_problem(_with_head_vector(tokens, params, head), head)
+
+
+def _with_head_vector(tokens: Tokens, params: Mapping[str, Array], head: Head) -> Tokens:
+    """Scores need some `v`; where the trained head is the only one, it is that."""
+    if tokens.v is not None or "u" not in params or not isinstance(head, Linear):
+        return tokens
+    return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=params["u"], mask=tokens.mask, info=tokens.info)
+
+
+def _over_trials(function: Callable[..., Any], tokens: Tokens) -> Callable[..., Any]:
+    return function if tokens.trials is None else jax.vmap(function)
+
+
+@in_float64
+def loss(
+    tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike, *, loss: LossLike = "logistic", head: HeadLike = "linear"
+) -> Array:
+    """The training objective `(1/n) sum_i sum_k loss(y_ik h(o_ik))` at `weights` (W, or {"K": .., "Q": ..})."""
+    params = check_weights(weights, tokens)
+    model, problem = _model(tokens, params, loss, head)
+    return np.asarray(_over_trials(lambda p, q: model.objective(model.evaluate(p, q)), tokens)(params, problem))
+
+
+@in_float64
+def excess_loss(
+    tokens: Tokens,
+    weights: Mapping[str, ArrayLike] | ArrayLike,
+    *,
+    loss: LossLike = "logistic",
+    head: HeadLike = "linear",
+    log: bool = False,
+) -> Array:
+    """The objective less its value with all attention on the best tokens, without cancellation; or its logarithm.
+
+    For the linear head and the logistic loss each query adds `log1p(expm1(delta) / (1 + e^gamma))` with
+    `delta = sum_t s_t (gamma_best - gamma_t)`. Exact to rounding for linear and concave heads, to 1e-11 for others.
+    A head that prefers mixtures can do better than any single token; then the excess is negative, its log NaN.
+    """
+    params = check_weights(weights, tokens)
+    model, problem = _model(tokens, params, loss, head)
+    if model.train_head:
+        raise InputError(message("The excess loss is measured at a fixed head; `weights` holds a trained `u`."))
+    parts = _over_trials(lambda p, q: model.excess(q, model.evaluate(p, q)), tokens)(params, problem)
+    sign, log_size = (np.asarray(part) for part in parts)
+    return np.where(sign < 0, np.nan, log_size) if log else sign * np.exp(log_size)
+
+
+@in_float64
+def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> Array:
+    """Attention weights softmax(x W z), shape (..., n, T) or (..., n, K, T); exact zeros where masked."""
+    params = check_weights({k: v for k, v in weights.items() if k != "u"} if isinstance(weights, Mapping) else weights, tokens)
+    anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
+    model, problem = _model(anyhead, params, "correlation", "linear")
+    probs = np.asarray(_over_trials(lambda p, q: model.evaluate(p, q).weights.probs, tokens)(params, problem))
+    return probs if tokens.K is not None else probs[..., 0, :]
+
+
+@in_float64
+def gradient(
+    tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike, *, loss: LossLike = "logistic", head: HeadLike = "linear"
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The gradient of the objective as (mantissa, log_scale), one array per parameter.
+
+    The gradient is `mantissa * exp(log_scale)`; the mantissa never underflows, even where attention has saturated
+    so far that the gradient itself is below the smallest float.
+
+    >>> import numpy as np, attnlab as al
+    >>> W = 3000.0 * np.array([[1.0, 0.0], [0.0, 0.0]])
+    >>> mantissa, log_scale = al.models.gradient(al.data.two_tokens(), W)
+    >>> mantissa["W"][0, 0], round(float(log_scale["W"]), 4)  # e^-3000 sigmoid(-1)
+    (np.float64(-1.0), -3001.3133)
+    """
+    params = check_weights(weights, tokens)
+    model, problem = _model(tokens, params, loss, head)
+    scaled = _over_trials(lambda p, q: model.gradient(p, q)[0], tokens)(params, problem)
+    to_numpy = {k: np.asarray(v) for k, v in scaled.mantissa.items()}
+    return to_numpy, {k: np.asarray(v) for k, v in scaled.log_scale.items()}

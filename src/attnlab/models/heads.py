@@ -1,0 +1,185 @@
+"""Prediction heads h: one attention output (a vector of length d) -> one number."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.tokens import Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.precision import in_float64
+
+
+class Head(ABC):
+    """A head: constants taken from the data or from the user, and a function of them and one output.
+
+    The constants enter a run as data, so that heads which differ only in them share one compiled program.
+    """
+
+    name: str
+    # Is h a polynomial of degree at most 2? Then h(a) - h(b) = grad h((a + b) / 2) . (a - b) exactly.
+    quadratic: bool = False
+
+    @abstractmethod
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        """Arrays that `apply` needs, each with the trial axis of `tokens` if it has one."""
+
+    @staticmethod
+    @abstractmethod
+    def apply(constants: dict[str, Any], output: Any) -> Any:
+        """h(output), one number."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What defines this head, for the record of a run."""
+
+    @in_float64
+    def token_values(self, tokens: Tokens) -> np.ndarray:
+        """h(x_it) for every token, shape (..., n, T)."""
+        apply = jax.vmap(jax.vmap(self.apply, (None, 0)), (None, 0))
+        if tokens.trials is not None:
+            apply = jax.vmap(apply)
+        values = np.asarray(apply(self.constants(tokens), tokens.x))
+        if values.shape != tokens.x.shape[:-1]:
+            wrong = values.shape[tokens.x.ndim - 1 :]
+            raise InputError(message(f"`head` maps a token to an array of shape {wrong}; wanted one number."))
+        return values
+
+
+def _per_trial(name: str, array: ArrayLike, shape: tuple[int | str, ...], tokens: Tokens) -> np.ndarray:
+    """`array` checked against `shape`, with the trial axis of `tokens` put in front if it lacks one."""
+    value = np.asarray(array, dtype=np.float64)
+    lead = () if tokens.trials is None else (tokens.trials,)
+    fits = [len(value.shape) == len(s) and all(isinstance(w, str) or g == w for g, w in zip(value.shape, s, strict=True))
+            for s in (shape, lead + shape)]  # fmt: skip
+    if not any(fits):
+        wanted = ", ".join(map(str, shape))
+        raise InputError(message(f"`{name}` has shape {value.shape}; the head needs ({wanted}), or that per trial."))
+    if not np.isfinite(value).all():
+        raise InputError(message(f"`{name}` holds NaN or infinite entries; all must be finite."))
+    return value if fits[1] else np.broadcast_to(value, lead + value.shape)
+
+
+def _head_vector(tokens: Tokens) -> np.ndarray:
+    if tokens.v is None:
+        raise InputError(message("These tokens have no `v`, which this head needs.", "pass v= to Tokens, or head="))
+    return tokens.v
+
+
+@dataclass(frozen=True)
+class Linear(Head):
+    """h(o) = v . o with the `v` of the tokens."""
+
+    name = "linear"
+    quadratic = True
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {"v": _head_vector(tokens)}
+
+    @staticmethod
+    def apply(constants: dict[str, Any], output: Any) -> Any:
+        return jnp.dot(constants["v"], output)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class Concave(Head):
+    """h(o) = v . o - strength |o|^2, which prefers to mix tokens (Lemma 6 of the attention-SVM paper)."""
+
+    strength: float
+    name = "concave"
+    quadratic = True
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {"v": _head_vector(tokens), "strength": _per_trial("strength", self.strength, (), tokens)}
+
+    @staticmethod
+    def apply(constants: dict[str, Any], output: Any) -> Any:
+        return jnp.dot(constants["v"], output) - constants["strength"] * jnp.dot(output, output)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "strength": self.strength}
+
+
+@dataclass(frozen=True)
+class ReluSum(Head):
+    """h(o) = sum of the positive entries of o."""
+
+    name = "relu-sum"
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {}
+
+    @staticmethod
+    def apply(constants: dict[str, Any], output: Any) -> Any:
+        return jnp.sum(jnp.maximum(output, 0.0))
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+@dataclass(frozen=True, eq=False)
+class Mlp(Head):
+    """h(o) = sum_j out_j relu((V^T o)_j); `V` (d, width), `out` (width,) or all ones. Both may have a trial axis."""
+
+    V: ArrayLike
+    out: ArrayLike | None = None
+    name = "mlp"
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        V = _per_trial("V", self.V, (tokens.d, "width"), tokens)
+        out = np.ones(V.shape[-1]) if self.out is None else self.out
+        return {"V": V, "out": _per_trial("out", out, (V.shape[-1],), tokens)}
+
+    @staticmethod
+    def apply(constants: dict[str, Any], output: Any) -> Any:
+        return jnp.dot(constants["out"], jnp.maximum(output @ constants["V"], 0.0))
+
+    def describe(self) -> dict[str, Any]:
+        out = None if self.out is None else np.asarray(self.out)
+        return {"name": self.name, "V": np.asarray(self.V), "out": out}
+
+
+@dataclass(frozen=True)
+class FunctionHead(Head):
+    """h(o) = your own function of one output vector, written with `jax.numpy`."""
+
+    function: Callable[[Any], Any]
+    name: str = field(default="function", compare=False)
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {}
+
+    def apply(self, constants: dict[str, Any], output: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.function(output)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "function": self.function}
+
+
+def as_head(head: str | Head | Callable[[Any], Any]) -> Head:
+    """A head by name ("linear", "relu-sum"), as it is, or from your own function."""
+    if isinstance(head, Head):
+        return head
+    if isinstance(head, str):
+        named = {"linear": Linear(), "relu-sum": ReluSum()}
+        if head not in named:
+            raise InputError(
+                message(
+                    f"`head` is {head!r}; wanted one of {', '.join(named)}, a head object, or a function.",
+                    "al.models.Concave(strength), al.models.Mlp(V)",
+                )
+            )
+        return named[head]
+    if not callable(head):
+        raise InputError(message(f"`head` is {head!r}; wanted a name, a head object, or a function of one output."))
+    return FunctionHead(head)

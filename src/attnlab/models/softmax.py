@@ -1,0 +1,97 @@
+"""Softmax after saturation.
+
+Training by normalized steps sends the largest logit to infinity. The textbook derivative `s * (g - s @ g)` then
+subtracts two numbers that agree to every digit: once the other tokens hold less than 1e-16 of the weight, what is
+left is rounding noise, and a normalized step blows the noise up to full length. Everything here measures `g` from
+the largest token instead, so that the quantities that vanish are products and never differences.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# A difference of cotangents smaller than this many units of rounding of its terms is zero.
+NOISE = 8 * float(jnp.finfo("float64").eps)
+
+
+def first_largest(logits: Array) -> Array:
+    """Boolean array, True at the first largest entry along the last axis."""
+    # Two plain reductions: XLA's argmax is a slow pairwise one on CPU.
+    index = jnp.arange(logits.shape[-1])
+    largest = logits == jnp.max(logits, axis=-1, keepdims=True)
+    first = jnp.min(jnp.where(largest, index, logits.shape[-1]), axis=-1, keepdims=True)
+    return index == first
+
+
+@jax.custom_jvp
+def softmax(logits: Array) -> Array:
+    """Softmax along the last axis, with a derivative that stays accurate under saturation.
+
+    With m the largest token, `S' g = D^T (diag(s) - s s^T) D g`, where `(D g)_t = g_t - g_m`: no cancellation, in
+    forward and in reverse mode, and so in derivatives of any order. Logits of -inf give exact zeros.
+
+    >>> import jax, jax.numpy as jnp
+    >>> slope = jax.grad(lambda a: softmax(a)[0])(jnp.array([60.0, 0.0]))  # s_0 s_1 = e^-60
+    >>> bool(abs(slope[0] / 8.75651e-27 - 1) < 1e-5)
+    True
+    """
+    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (logits,), (tangent,) = primals, tangents
+    s = softmax(logits)
+    top = first_largest(jax.lax.stop_gradient(logits))
+    centred = tangent - jnp.sum(jnp.where(top, tangent, 0.0), axis=-1, keepdims=True)
+    off = jnp.where(top, 0.0, s * (centred - jnp.sum(s * centred, axis=-1, keepdims=True)))
+    return s, jnp.where(top, -jnp.sum(off, axis=-1, keepdims=True), off)
+
+
+class Weights(NamedTuple):
+    """Attention weights of every query, in and out of the log domain."""
+
+    probs: Array
+    log_probs: Array  # -inf where masked
+    top: Array  # True at the first largest token
+
+
+def weights(logits: Array) -> Weights:
+    """`softmax(logits)` with its logarithm, which does not underflow."""
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+    exponentials = jnp.exp(shifted)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    return Weights(exponentials / total, shifted - jnp.log(total), first_largest(logits))
+
+
+def pull_back(w: Weights, cotangent: Array, log_weight: Array, sign: Array) -> tuple[Array, Array]:
+    """Pull a cotangent of the attention weights back to the logits, as mantissa and one common log-scale.
+
+    Computes `e^c h` with `h_t = sign * e^log_weight * s_t * sum_tau s_tau (g_t - g_tau)` over all queries at once.
+    The largest factor `e^log_weight s_t` of any token off the top whose cotangent differs from the top's is taken
+    out as `e^c`, so `h` has entries of order g however small the gradient is.
+
+    Args:
+        w: attention weights, (..., T).
+        cotangent: g, (..., T).
+        log_weight, sign: log magnitude and sign of the weight of each query, (...).
+
+    Returns:
+        (mantissa h (..., T), log-scale c (scalar)).
+    """
+    g = cotangent - jnp.sum(jnp.where(w.top, cotangent, 0.0), axis=-1, keepdims=True)
+    rise = g - jnp.sum(w.probs * g, axis=-1, keepdims=True)
+    # A duplicate of the top token has g = 0 up to rounding and no influence, yet a weight of order one: left in, it
+    # would set the scale and flush to zero the tokens that do matter.
+    noise = NOISE * jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True)
+    matters = ~w.top & (jnp.abs(rise) > noise)
+    log_factor = jnp.where(matters, w.log_probs + log_weight[..., None], -jnp.inf)
+    scale = jnp.max(log_factor)
+    scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
+    off = sign[..., None] * jnp.exp(log_factor - scale) * rise
+    return jnp.where(w.top, -jnp.sum(off, axis=-1, keepdims=True), off), scale

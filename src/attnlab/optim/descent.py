@@ -1,0 +1,279 @@
+"""Gradient descent, normalized gradient descent (with momentum), Adam."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from attnlab.errors import InputError, message
+from attnlab.optim.rule import (
+    StepRule,
+    Tree,
+    common_scale,
+    log_norm,
+    log_scales,
+    norm,
+    one_of,
+    positive,
+    scaled_by,
+)
+
+Norms = Literal["separate", "total"]
+# float64 machine epsilon, which the authors' code adds to norms and uses as its regularizer.
+EPS64 = float(np.finfo(np.float64).eps)
+
+
+class GdState(NamedTuple):
+    """State of `gd`."""
+
+    step: Array
+
+
+def gd(step: float) -> StepRule:
+    """Gradient descent: `w <- w - step * grad`."""
+    settings = {"step": positive("step", step)}
+    return StepRule("gd", lambda _: GdState(jnp.asarray(settings["step"])), _gd_update, settings)
+
+
+def _gd_update(
+    updates: Tree, state: GdState, params: Tree | None = None, *, log_scale: Tree | None = None, **_: Any
+) -> tuple[Tree, GdState]:
+    return scaled_by(jnp.log(state.step), updates, log_scales(updates, log_scale)), state
+
+
+class NgdState(NamedTuple):
+    """State of `ngd`."""
+
+    step: Array
+    cap: Array
+    eps: Array
+    regularizer: Array
+
+
+def ngd(
+    step: float,
+    *,
+    cap: float = np.inf,
+    norms: Norms = "separate",
+    guard: Literal["stable", "paper"] = "stable",
+    eps: float = EPS64,
+    regularizer: float = EPS64,
+) -> StepRule:
+    """Normalized gradient descent: `w <- w - min(step / |grad|, cap) * grad`; no step where the gradient is zero.
+
+    Args:
+        step: length of each step.
+        cap: largest factor on the gradient (`eta_max` of the fast-rates paper).
+        norms: "separate" normalizes each parameter by itself (K and Q in the attention-SVM paper); "total" uses one
+            norm over all.
+        guard: "stable" divides by the exact norm. "paper" reproduces the published experiments: it adds `eps` to the
+            norm and, when there are several parameters (K and Q), the gradient of `regularizer * |w|^2`; its weights
+            freeze once the gradient is as small as `eps`.
+
+    >>> import attnlab as al
+    >>> al.ngd(0.1)
+    ngd(step=0.1, cap=inf, norms='separate', guard='stable')
+    """
+    settings: dict[str, Any] = {
+        "step": positive("step", step),
+        "cap": positive("cap", cap),
+        "norms": one_of("norms", norms, ("separate", "total")),
+        "guard": one_of("guard", guard, ("stable", "paper")),
+    }
+    if guard == "paper":
+        settings |= {"eps": positive("eps", eps), "regularizer": positive("regularizer", regularizer, zero=True)}
+
+    def init(params: Tree) -> NgdState:
+        values = (settings["step"], settings["cap"], settings.get("eps", 0.0), settings.get("regularizer", 0.0))
+        return NgdState(*(jnp.asarray(v) for v in values))
+
+    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings)
+
+
+def _ngd_update(
+    updates: Tree,
+    state: NgdState,
+    params: Tree | None = None,
+    *,
+    log_scale: Tree | None = None,
+    norms: Norms,
+    guard: str,
+    **_: Any,
+) -> tuple[Tree, NgdState]:
+    scales = log_scales(updates, log_scale)
+    if guard == "paper" and params is not None and len(jax.tree.leaves(updates)) > 1:
+        updates = jax.tree.map(lambda m, s, p: m * jnp.exp(s) + 2 * state.regularizer * p, updates, scales, params)
+        scales = log_scales(updates, None)
+    return normalized(updates, scales, state.step, state.cap, norms, state.eps if guard == "paper" else None), state
+
+
+# One function object per variant, so that every rule of the variant finds the same compiled program.
+_NGD_UPDATES = {
+    (norms, guard): partial(_ngd_update, norms=norms, guard=guard)
+    for norms in ("separate", "total")
+    for guard in ("stable", "paper")
+}
+
+
+def normalized(updates: Tree, scales: Tree, step: Array, cap: Array, norms: Norms, eps: Array | None = None) -> Tree:
+    """`-min(step / (|grad| + eps), cap) * grad`, per leaf or over all, and zero where the gradient is zero."""
+
+    def leaf(mantissa: Array, scale: Array, length: Array) -> Array:
+        divisor = jnp.where(length > 0, length, 1.0)
+        # The scale cancels in step / |grad| * grad: it never enters, so nothing is lost to rounding of large logs.
+        full = step / divisor
+        if eps is not None:
+            full = full / (1.0 + jnp.exp(jnp.log(eps) - jnp.log(divisor) - scale))
+        capped = jnp.exp(jnp.log(cap) + scale)
+        return -mantissa * jnp.where(length > 0, jnp.minimum(full, capped), 0.0)
+
+    if norms == "separate":
+        return jax.tree.map(lambda m, s: leaf(m, s, norm(m)), updates, scales)
+    updates, top = common_scale(updates, scales)
+    length = jnp.sqrt(sum(jnp.square(norm(m)) for m in jax.tree.leaves(updates)))
+    return jax.tree.map(lambda m: leaf(m, top, length), updates)
+
+
+class MomentumState(NamedTuple):
+    """State of `ngd_momentum`: the velocity is `velocity * e^log_scale`."""
+
+    step: Array
+    cap: Array
+    momentum: Array
+    velocity: Tree
+    log_scale: Tree
+
+
+def ngd_momentum(
+    step: float,
+    *,
+    momentum: float = 0.9,
+    cap: float = np.inf,
+    norms: Norms = "separate",
+    form: Literal["A", "B"] = "A",
+) -> StepRule:
+    """Normalized gradient descent with momentum b; `s = min(step / |grad|, cap)` as in `ngd`.
+
+    Form "A" averages normalized steps: `v <- b v + s grad; w <- w - v`. Form "B", as in deep-learning frameworks,
+    averages gradients and then scales: `v <- b v + grad; w <- w - s v`.
+    """
+    if not 0 <= momentum < 1:
+        raise InputError(message(f"`momentum` is {momentum}; wanted a number from 0 up to, not including, 1."))
+    settings: dict[str, Any] = {
+        "step": positive("step", step),
+        "momentum": float(momentum),
+        "cap": positive("cap", cap),
+        "norms": one_of("norms", norms, ("separate", "total")),
+        "form": one_of("form", form, ("A", "B")),
+    }
+
+    def init(params: Tree) -> MomentumState:
+        values = (jnp.asarray(settings[k]) for k in ("step", "cap", "momentum"))
+        still = jax.tree.map(jnp.zeros_like, params)
+        return MomentumState(*values, still, log_scales(still, None))
+
+    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings)
+
+
+def _momentum_a(
+    updates: Tree,
+    state: MomentumState,
+    params: Tree | None = None,
+    *,
+    log_scale: Tree | None = None,
+    norms: Norms,
+    **_: Any,
+) -> tuple[Tree, MomentumState]:
+    steps = normalized(updates, log_scales(updates, log_scale), state.step, state.cap, norms)
+    velocity = jax.tree.map(lambda v, step: state.momentum * v + step, state.velocity, steps)
+    return velocity, state._replace(velocity=velocity)
+
+
+def _momentum_b(
+    updates: Tree,
+    state: MomentumState,
+    params: Tree | None = None,
+    *,
+    log_scale: Tree | None = None,
+    norms: Norms,
+    **_: Any,
+) -> tuple[Tree, MomentumState]:
+    scales = log_scales(updates, log_scale)
+
+    def average(v: Array, v_scale: Array, g: Array, g_scale: Array) -> tuple[Array, Array]:
+        """b v + g, renormalized so that neither the velocity nor its scale drifts out of range."""
+        top = jnp.maximum(jnp.where(jnp.any(v != 0), v_scale, -jnp.inf), jnp.where(jnp.any(g != 0), g_scale, -jnp.inf))
+        top = jnp.where(jnp.isneginf(top), 0.0, top)
+        mixed = state.momentum * v * jnp.exp(jnp.minimum(v_scale - top, 0.0))
+        mixed = mixed + g * jnp.exp(jnp.minimum(g_scale - top, 0.0))
+        size = jnp.max(jnp.abs(mixed), initial=0.0)
+        divisor = jnp.where(size > 0, size, 1.0)
+        return mixed / divisor, top + jnp.log(divisor)
+
+    leaves, tree = jax.tree.flatten(updates)
+    parts = [
+        average(*four)
+        for four in zip(
+            jax.tree.leaves(state.velocity), jax.tree.leaves(state.log_scale), leaves, jax.tree.leaves(scales), strict=True
+        )
+    ]
+    velocity = tree.unflatten([v for v, _ in parts])
+    velocity_scale = tree.unflatten([s for _, s in parts])
+    state = state._replace(velocity=velocity, log_scale=velocity_scale)
+    if norms == "separate":
+        lengths = jax.tree.map(log_norm, updates, scales)
+    else:
+        shared, top = common_scale(updates, scales)
+        total = jnp.sqrt(sum(jnp.square(norm(m)) for m in jax.tree.leaves(shared)))
+        lengths = jax.tree.map(lambda _: jnp.log(total) + top, updates)
+
+    def moved(v: Array, v_scale: Array, length: Array) -> Array:
+        factor = jnp.minimum(jnp.log(state.step) - length, jnp.log(state.cap)) + v_scale
+        return -v * jnp.where(jnp.isneginf(length), 0.0, jnp.exp(factor))
+
+    return jax.tree.map(moved, velocity, velocity_scale, lengths), state
+
+
+_MOMENTUM_UPDATES = {
+    (norms, form): partial(update, norms=norms)
+    for norms in ("separate", "total")
+    for form, update in (("A", _momentum_a), ("B", _momentum_b))
+}
+
+
+class AdamState(NamedTuple):
+    """State of `adam`."""
+
+    step: Array
+    moments: optax.OptState
+
+
+def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> StepRule:
+    """Adam without weight decay, at its usual constants."""
+    settings = {"step": positive("step", step), "b1": float(b1), "b2": float(b2), "eps": positive("eps", eps)}
+    scaling = optax.scale_by_adam(b1=settings["b1"], b2=settings["b2"], eps=settings["eps"])
+    update = _ADAM_UPDATES.setdefault((settings["b1"], settings["b2"], settings["eps"]), partial(_adam_update, scaling))
+    return StepRule("adam", lambda p: AdamState(jnp.asarray(settings["step"]), scaling.init(p)), update, settings)
+
+
+_ADAM_UPDATES: dict[tuple[float, float, float], partial[Any]] = {}
+
+
+def _adam_update(
+    scaling: optax.GradientTransformation,
+    updates: Tree,
+    state: AdamState,
+    params: Tree | None = None,
+    *,
+    log_scale: Tree | None = None,
+    **_: Any,
+) -> tuple[Tree, AdamState]:
+    gradient = jax.tree.map(lambda m, s: m * jnp.exp(s), updates, log_scales(updates, log_scale))
+    directions, moments = scaling.update(gradient, state.moments, params)
+    return jax.tree.map(lambda u: -state.step * u, directions), state._replace(moments=moments)

@@ -1,0 +1,101 @@
+"""What a step rule is, and the arithmetic of scaled gradients that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from attnlab.errors import InputError, message
+
+Tree = Any
+
+
+class StepRule(optax.GradientTransformationExtraArgs):
+    """An optax transformation that can also read gradients as `updates * e^log_scale`.
+
+    Numbers such as the step size live in the state that `init` makes, not in the code of `update`: rules of one
+    kind share one compiled program, and a sweep over step sizes compiles once.
+
+    `update(updates, state, params=None, *, log_scale=None, **extra)` takes mantissas and, for each leaf (or for all
+    at once), the logarithm of its scale; without `log_scale` it is an ordinary optax update.
+    """
+
+    name: str
+    settings: dict[str, Any]
+
+    def __new__(
+        cls, name: str, init: Callable[[Tree], Tree], update: Callable[..., tuple[Tree, Tree]], settings: dict[str, Any]
+    ) -> StepRule:
+        rule = super().__new__(cls, init, update)  # type: ignore[arg-type]
+        rule.name, rule.settings = name, settings
+        return rule
+
+    def describe(self) -> dict[str, Any]:
+        """Name and settings, for the record of a run."""
+        return {"name": self.name, **self.settings}
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+
+def positive(name: str, value: float, *, zero: bool = False) -> float:
+    """`value` if it is a positive number (or zero, if that is allowed)."""
+    try:
+        good = value > 0 or (zero and value == 0)
+    except TypeError:
+        good = False
+    if not good:
+        raise InputError(message(f"`{name}` is {value!r}; wanted a {'non-negative' if zero else 'positive'} number."))
+    return float(value)
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """`value` if it is one of `choices`."""
+    if value not in choices:
+        raise InputError(message(f"`{name}` is {value!r}; wanted one of {', '.join(map(repr, choices))}."))
+    return value
+
+
+def log_scales(updates: Tree, log_scale: Tree | None) -> Tree:
+    """A log-scale for each leaf of `updates`; zero where none is given."""
+    if log_scale is None:
+        return jax.tree.map(lambda m: jnp.zeros((), jnp.result_type(m)), updates)
+    if jax.tree.structure(log_scale) == jax.tree.structure(updates):
+        return log_scale
+    return jax.tree.map(lambda _: log_scale, updates)
+
+
+def norm(leaf: Array) -> Array:
+    """Euclidean norm of one leaf, safe from overflow and underflow of squares."""
+    size = jnp.max(jnp.abs(leaf), initial=0.0)
+    divisor = jnp.where(size > 0, size, 1.0)
+    return divisor * jnp.sqrt(jnp.sum(jnp.square(leaf / divisor)))
+
+
+def log_norm(mantissa: Array, log_scale: Array) -> Array:
+    """log of the norm of `mantissa * e^log_scale`; -inf for zero."""
+    return jnp.log(norm(mantissa)) + log_scale
+
+
+def total_log_norm(updates: Tree, scales: Tree) -> Array:
+    """log of the norm over all leaves together."""
+    logs = jnp.stack(jax.tree.leaves(jax.tree.map(log_norm, updates, scales)))
+    return 0.5 * jax.nn.logsumexp(2.0 * logs)
+
+
+def common_scale(updates: Tree, scales: Tree) -> tuple[Tree, Array]:
+    """All leaves brought to one log-scale, that of the largest leaf."""
+    sizes = jax.tree.map(lambda m, s: jnp.where(jnp.any(m != 0), s, -jnp.inf), updates, scales)
+    top = jnp.max(jnp.stack(jax.tree.leaves(sizes)))
+    top = jnp.where(jnp.isneginf(top), 0.0, top)
+    return jax.tree.map(lambda m, s: m * jnp.exp(jnp.minimum(s - top, 0.0)), updates, scales), top
+
+
+def scaled_by(log_factor: Array, updates: Tree, scales: Tree) -> Tree:
+    """`-e^log_factor` times the gradient."""
+    return jax.tree.map(lambda m, s: -m * jnp.exp(log_factor + s), updates, scales)

@@ -1,0 +1,384 @@
+"""`descend`: run a step rule on attention, all trials in one compiled program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import ArrayLike
+
+from attnlab.data.files import fingerprint
+from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.attention import AttentionModel, Problem, make_problem
+from attnlab.models.evaluate import HeadLike, LossLike
+from attnlab.models.heads import as_head
+from attnlab.models.losses import as_loss
+from attnlab.models.precision import in_float64
+from attnlab.optim.rule import StepRule
+from attnlab.train.alignment import unit
+from attnlab.train.metrics import UserMetrics, View, measure
+from attnlab.train.schedule import record_steps
+from attnlab.train.start import Init, initial_weights
+from attnlab.train.trajectory import Status, Trajectory, library_versions
+
+# Between two looks at the clock, the callback and the stop rules a run computes for about this long.
+SECONDS_BETWEEN_LOOKS = 0.5
+FIRST_LOOK = 64  # steps
+# What two parts of one run must agree on.
+SAME_RUN = ("tokens", "rule", "parameterization", "loss", "head", "train_head", "rank", "init", "init_scale", "seed")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `on_step` is told: where the run stands, and a way to take it away as a `Trajectory`."""
+
+    step: int
+    steps: int
+    seconds: float
+    snapshot: Callable[[], Trajectory]
+
+
+@in_float64
+def descend(
+    tokens: Tokens,
+    rule: optax.GradientTransformation,
+    *,
+    steps: int = 2000,
+    parameterization: Literal["W", "KQ"] = "W",
+    loss: LossLike = "logistic",
+    head: HeadLike = "linear",
+    train_head: bool = False,
+    rank: int | None = None,
+    init: Init = "uniform",
+    init_scale: float = 1.0,
+    seed: int = 0,
+    record: int | Sequence[int] | None = 20,
+    metrics: UserMetrics | None = None,
+    targets: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    track: ArrayLike | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+    stop_misalignment: float | None = None,
+    stop_seconds: float | None = None,
+    resume: Trajectory | None = None,
+) -> Trajectory:
+    """Train attention by full-batch steps and report what happened.
+
+    Minimizes `(1/n) sum_i sum_k loss(y_ik h(x_i^T softmax(x_i W z_ik)))` over W, or over K and Q with W = K Q^T.
+
+    Args:
+        tokens: the data; a trial axis makes a batch of independent runs in one program.
+        rule: a rule of `attnlab.optim`, or any optax optimizer.
+        steps: last step. With `resume` this is still counted from the start of the first run.
+        parameterization: "W" or "KQ".
+        loss: "logistic", "exponential", "correlation", or a function of one margin.
+        head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models`, or a function of one output.
+        train_head: also train the linear head, from zero, as parameter u.
+        rank: width m of K and Q (default d).
+        init: "uniform" (entries in +-init_scale/sqrt(d)), "gaussian" (deviation init_scale), "zeros", an array, or a
+            dict of arrays.
+        init_scale, seed: of the random start. Trial i uses stream (seed, i).
+        record: records per decade (log-spaced), or the steps to record, or None for none.
+        metrics: your own, name -> function of a `View`, written with `jax.numpy`.
+        targets: direction (d, d) to compare W with, per trial or shared, or a dict of them; a vector (d,) is compared
+            with the trained head. Gives `misalignment_NAME` and `cosine_NAME` (NAME is "target" for a bare array).
+        track: tokens whose attention is recorded, shape of the labels; default the best-scoring ones.
+        on_step: called with a `Progress` about twice a second.
+        stop_misalignment: stop at the first record where every misalignment is at most this.
+        stop_seconds: stop at the first look at the clock after this long.
+        resume: a saved run of the same settings to go on from; the result is the same as of one long run.
+
+    Returns:
+        A `Trajectory`.
+
+    >>> import attnlab as al
+    >>> run = al.descend(al.data.sphere(n=5, T=5, d=10, seed=0), al.ngd(0.1), steps=300)
+    >>> run.selected.tolist() == al.optimal_tokens(al.data.sphere(n=5, T=5, d=10, seed=0)).tolist()
+    True
+    """
+    began = time.perf_counter()
+    if not isinstance(tokens, Tokens):
+        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)"))
+    if not (hasattr(rule, "init") and hasattr(rule, "update")):
+        raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
+    if not isinstance(steps, int | np.integer) or steps < 0:
+        raise InputError(message(f"`steps` is {steps!r}; wanted a whole number at least 0."))
+    head_, loss_ = as_head(head), as_loss(loss)
+    model = AttentionModel.of(parameterization, loss_, head_, train_head)
+    start = initial_weights(
+        init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=train_head
+    )
+    config = fingerprint(
+        {
+            "tokens": tokens.digest(),
+            "rule": rule if isinstance(rule, StepRule) else {"name": "optax", "update": rule.update},
+            "parameterization": parameterization,
+            "loss": loss if callable(loss) else loss_.name,
+            "head": head_,
+            "train_head": train_head,
+            "rank": rank,
+            "init": init if isinstance(init, str) else start,
+            "init_scale": float(init_scale),
+            "seed": int(seed),
+            "steps": int(steps),
+        }
+    )
+    scored = tokens
+    if train_head and tokens.v is None:
+        if track is None:
+            raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))
+        scored = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
+    problem = make_problem(scored, head_)
+    loop = _Loop(
+        model=model,
+        rule=rule,
+        problem=_batched(problem, tokens),
+        tracked=_batched(_tracked(track, tokens, problem), tokens),
+        targets=_targets(targets, tokens, train_head),
+        user=tuple((metrics or {}).items()),
+        single=tokens.trials is None,
+        one_query=tokens.K is None,
+        start=start,
+        config=config,
+        began=began,
+    )
+    if stop_misalignment is not None and not loop.targets:
+        raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
+    schedule = record_steps(record, int(steps))
+    if resume is None:
+        loop.begin(_batched(start, tokens))
+    else:
+        loop.go_on(resume, schedule)
+    return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
+
+
+@partial(jax.jit, static_argnames=("model", "update", "reads", "user", "recording"))
+def _advance(
+    problem: Problem,
+    params: Any,
+    state: Any,
+    tracked: Any,
+    targets: dict[str, Any],
+    length: Any,
+    *,
+    model: AttentionModel,
+    update: Callable[..., Any],
+    reads: Literal["scaled", "extra", "plain"],
+    user: tuple[tuple[str, Callable[[View], Any]], ...],
+    recording: bool,
+) -> tuple[Any, Any, dict[str, Any]]:
+    """`length` steps of every trial, then the metrics there. One program for any length."""
+
+    def propose(problem: Problem, params: Any, state: Any) -> tuple[Any, ...]:
+        gradient, evaluation = model.gradient(params, problem)
+        if reads == "plain":
+            moves, state = update(gradient.value(), state, params)
+        elif reads == "extra":
+            moves, state = update(gradient.value(), state, params, value=model.objective(evaluation))
+        else:
+            if model.train_head:
+                log_excess = model.log_objective(evaluation)
+            else:
+                sign, log_excess = model.excess(problem, evaluation)
+                log_excess = jnp.where(sign < 0, jnp.nan, log_excess)
+            value = model.objective(evaluation)
+            moves, state = update(
+                gradient.mantissa, state, params, log_scale=gradient.log_scale, log_excess=log_excess, value=value
+            )
+        return moves, state, gradient, evaluation
+
+    def trial(problem: Problem, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
+        def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            params, state = carry
+            moves, state, *_ = propose(problem, params, state)
+            return jax.tree.map(jnp.add, params, moves), state
+
+        params, state = jax.lax.fori_loop(0, length, step, (params, state))
+        if not recording:
+            return params, state, {}
+        moves, _, gradient, evaluation = propose(problem, params, state)
+        found = measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
+        return params, state, found
+
+    return jax.vmap(trial)(problem, params, state, tracked, targets)
+
+
+
+@dataclass
+class _Loop:
+    """A run in progress: the arrays on their way, and what has been recorded."""
+
+    model: AttentionModel
+    rule: optax.GradientTransformation
+    problem: Problem
+    tracked: Array
+    targets: dict[str, Array]
+    user: tuple[tuple[str, Callable[[View], Any]], ...]
+    single: bool
+    one_query: bool
+    start: dict[str, Array]
+    config: dict[str, Any]
+    began: float
+
+    def begin(self, params: dict[str, Array]) -> None:
+        self.step, self.earlier = 0, 0.0
+        self.params: Any = params
+        self.state: Any = jax.vmap(self.rule.init)(params)
+        self.records: list[tuple[int, dict[str, np.ndarray]]] = []
+
+    def go_on(self, run: Trajectory, schedule: tuple[int, ...]) -> None:
+        """Take up `run` where it ended, keeping those of its records that the schedule asks for."""
+        differ = [k for k in SAME_RUN if run.config.get(k) != self.config[k]]
+        if differ:
+            raise InputError(
+                message(f"`resume` is a run with another {', '.join(differ)}; both parts must have the same settings.",
+                        "to start afresh from its weights use init=run.weights")
+            )  # fmt: skip
+        if run.last_step > self.config["steps"]:
+            raise InputError(message(f"`resume` stands at step {run.last_step}, past `steps` = {self.config['steps']}."))
+
+        def add_axis(a: np.ndarray) -> np.ndarray:
+            return a[None] if self.single else a
+
+        self.begin({k: add_axis(w) for k, w in run.weights.items()})
+        self.step, self.earlier = run.last_step, run.seconds
+        leaves, tree = jax.tree.flatten(self.state)
+        if [np.shape(a) for a in leaves] != [a.shape for a in run.rule_state]:
+            raise InputError(message("`resume` has a rule state of another shape than this rule's."))
+        self.state = tree.unflatten([jnp.asarray(a) for a in run.rule_state])
+        for i, at in enumerate(run.steps):
+            if int(at) in schedule:
+                pick = {k: v[None, i] if self.single else v[:, i] for k, v in run.metrics.items()}
+                self.records.append((int(at), pick))
+
+    def run(
+        self,
+        schedule: tuple[int, ...],
+        steps: int,
+        on_step: Callable[[Progress], None] | None,
+        stop_misalignment: float | None,
+        stop_seconds: float | None,
+    ) -> Trajectory:
+        done = {at for at, _ in self.records}
+        look = FIRST_LOOK
+        for at in sorted({s for s in schedule if s >= self.step and s not in done} | {steps}):
+            while True:
+                length = min(look, at - self.step)
+                lap = time.perf_counter()
+                found = self._advance(length, recording=bool(schedule))
+                lap = time.perf_counter() - lap
+                look = max(1, int(look * min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))))
+                if on_step is not None:
+                    on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
+                if self.step == at:
+                    break
+                if stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
+                    return self.trajectory(Status.OUT_OF_TIME)
+            if at in schedule:
+                self.records.append((at, found))
+            if self._lost():
+                return self.trajectory(Status.NOT_FINITE)
+            if at == steps:
+                break
+            if stop_misalignment is not None and self._aligned(found, stop_misalignment):
+                return self.trajectory(Status.ALIGNED)
+            if stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
+                return self.trajectory(Status.OUT_OF_TIME)
+        return self.trajectory(Status.FINISHED)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on this run so far, in all its parts."""
+        return self.earlier + time.perf_counter() - self.began
+
+    def _advance(self, length: int, recording: bool) -> dict[str, np.ndarray]:
+        if isinstance(self.rule, StepRule):
+            reads = "scaled"
+        else:
+            reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
+        self.params, self.state, found = _advance(
+            self.problem, self.params, self.state, self.tracked, self.targets, length,
+            model=self.model, update=self.rule.update, reads=reads, user=self.user, recording=recording,
+        )  # fmt: skip
+        jax.block_until_ready(self.params)
+        self.step += length
+        return {k: np.asarray(v) for k, v in found.items()}
+
+    def _lost(self) -> bool:
+        """Have all trials overflowed?"""
+        bad = [~np.isfinite(np.asarray(p)).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
+        return bool(np.logical_or.reduce(bad).all())
+
+    def _aligned(self, found: dict[str, np.ndarray], limit: float) -> bool:
+        apart = [v for k, v in found.items() if k.startswith("misalignment_")]
+        return bool(apart) and all((v <= limit).all() for v in apart)
+
+    def trajectory(self, status: Status) -> Trajectory:
+        """The run as it stands."""
+
+        def without_axis(a: Any) -> np.ndarray:
+            return np.array(a[0] if self.single else a)
+
+        params = {k: np.asarray(v) for k, v in self.params.items()}
+        logits = jax.vmap(self.model.logits)({k: v for k, v in params.items() if k != "u"}, self.problem)
+        selected = np.asarray(logits).argmax(-1)
+        names = self.records[0][1] if self.records else {}
+        stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
+        return Trajectory(
+            steps=np.array([at for at, _ in self.records], dtype=np.int64),
+            metrics={k: without_axis(v) for k, v in stacked.items()},
+            weights={k: without_axis(v) for k, v in params.items()},
+            initial=self.start,
+            selected=without_axis(selected[..., 0] if self.one_query else selected),
+            last_step=self.step,
+            status=status,
+            seconds=self.seconds,
+            config=self.config,
+            versions=library_versions(),
+            rule_state=tuple(np.asarray(a) for a in jax.tree.leaves(self.state)),
+        )
+
+
+def _batched(tree: Any, tokens: Tokens) -> Any:
+    """Arrays with a trial axis, of length 1 where the tokens have none."""
+    return jax.tree.map(lambda a: np.asarray(a)[None], tree) if tokens.trials is None else tree
+
+
+def _tracked(track: ArrayLike | None, tokens: Tokens, problem: Problem) -> np.ndarray:
+    if track is None:
+        return np.asarray(problem.reference)
+    given = np.asarray(track)
+    if given.shape != tokens.y.shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tokens.T:
+        raise InputError(
+            message(f"`track` has shape {given.shape} and type {given.dtype}; wanted token numbers 0 to {tokens.T - 1} "
+                    f"of shape {tokens.y.shape}.")
+        )  # fmt: skip
+    return np.expand_dims(given, -1) if tokens.K is None else given
+
+
+def _targets(
+    targets: ArrayLike | Mapping[str, ArrayLike] | None, tokens: Tokens, train_head: bool
+) -> dict[str, Array]:
+    """Unit directions, each with a trial axis."""
+    if targets is None:
+        return {}
+    named = dict(targets) if isinstance(targets, Mapping) else {"target": targets}
+    lead = (1 if tokens.trials is None else tokens.trials,)
+    found = {}
+    for name, given in named.items():
+        value = np.asarray(given, dtype=np.float64)
+        shapes = [(tokens.d, tokens.d)] + ([(tokens.d,)] if train_head else [])
+        fits = [s for s in shapes if value.shape in (s, (tokens.trials, *s))]
+        if not fits or not np.isfinite(value).all() or not value.any():
+            wanted = " or ".join(map(str, shapes))
+            raise InputError(message(f"target {name!r} has shape {value.shape}; wanted a finite, nonzero {wanted}, or that per trial."))
+        batch = np.broadcast_to(value, lead + fits[0])
+        found[name] = unit(np, batch if len(fits[0]) == 2 else batch[:, None, :]).reshape(batch.shape)
+    return found

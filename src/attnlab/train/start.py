@@ -1,0 +1,75 @@
+"""Where a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.evaluate import check_weights
+
+Init = Literal["uniform", "gaussian", "zeros"] | Mapping[str, ArrayLike] | ArrayLike
+# Keeps the stream of initial weights apart from that of the data drawn with the same seed.
+START_STREAM = 1
+
+
+def initial_weights(
+    init: Init, tokens: Tokens, parameterization: str, *, rank: int | None, scale: float, seed: int, train_head: bool
+) -> dict[str, Array]:
+    """Weights at step 0, each with the trial axis of `tokens` if there is one.
+
+    Trial i draws from its own stream (seed, i), so it does not depend on how many trials there are.
+    """
+    d, names = tokens.d, ("W",) if parameterization == "W" else ("K", "Q")
+    if parameterization == "W" and rank is not None:
+        raise InputError(message("`rank` bounds the width of K and Q; there is none with parameterization='W'."))
+    width = d if rank is None else rank
+    if parameterization == "KQ" and not (isinstance(width, int | np.integer) and width >= 1):
+        raise InputError(message(f"`rank` is {rank!r}; wanted a whole number at least 1."))
+    lead = () if tokens.trials is None else (tokens.trials,)
+    if not isinstance(init, str):
+        return _given(init, tokens, names, rank, train_head)
+    if init not in ("uniform", "gaussian", "zeros"):
+        raise InputError(message(f"`init` is {init!r}; wanted 'uniform', 'gaussian', 'zeros', an array, or a dict."))
+    if not scale >= 0:
+        raise InputError(message(f"`init_scale` is {scale!r}; wanted a number at least 0."))
+    if init == "zeros" and parameterization == "KQ":
+        raise InputError(
+            message("`init='zeros'` with (K, Q): zero is a stationary point, training would never move.",
+                    "init={'K': 0.1 * np.random.default_rng(0).standard_normal((d, d)), 'Q': np.zeros((d, d))}")
+        )  # fmt: skip
+    shape = (len(names), d, d if parameterization == "W" else width)
+
+    def draw(rng: np.random.Generator) -> Array:
+        if init == "gaussian":
+            return scale * rng.standard_normal(shape)
+        return scale * rng.uniform(-1.0, 1.0, shape) / np.sqrt(d)
+
+    if init == "zeros":
+        drawn = np.zeros((*lead, *shape))
+    else:
+        each = [draw(np.random.default_rng([seed, i, START_STREAM])) for i in range(tokens.trials or 1)]
+        drawn = np.stack(each) if lead else each[0]
+    weights = {name: drawn[..., k, :, :] for k, name in enumerate(names)}
+    return weights | ({"u": np.zeros((*lead, d))} if train_head else {})
+
+
+def _given(
+    init: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens, names: tuple[str, ...], rank: int | None, train_head: bool
+) -> dict[str, Array]:
+    weights = check_weights(init, tokens)
+    if set(weights) - {"u"} != set(names):
+        raise InputError(message(f"`init` gives {sorted(weights)}; this parameterization trains {', '.join(names)}."))
+    if "u" in weights and not train_head:
+        raise InputError(message("`init` gives `u`, but the head is not trained.", "train_head=True"))
+    if rank is not None and "K" in weights and weights["K"].shape[-1] != rank:
+        raise InputError(message(f"`init` has width {weights['K'].shape[-1]}, but `rank` is {rank}."))
+    if "K" in weights and not (weights["K"].any() or weights["Q"].any()):
+        raise InputError(message("`init` has K = Q = 0, a stationary point: training would never move."))
+    if train_head and "u" not in weights:
+        weights["u"] = np.zeros(weights[names[0]].shape[:-1])
+    return weights
