@@ -83,6 +83,9 @@ class Linear(Head):
     def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
         return {"v": _head_vector(tokens)}
 
+    def token_values(self, tokens: Tokens) -> np.ndarray:
+        return np.einsum("...ntd,...d->...nt", tokens.x, _head_vector(tokens))
+
     @staticmethod
     def apply(constants: dict[str, Any], output: Any) -> Any:
         return jnp.dot(constants["v"], output)

@@ -17,10 +17,10 @@ from attnlab.optim.rule import (
     Tree,
     common_scale,
     log_norm,
-    log_scales,
     norm,
     one_of,
     positive,
+    scaled,
     scaled_by,
 )
 
@@ -44,7 +44,7 @@ def gd(step: float) -> StepRule:
 def _gd_update(
     updates: Tree, state: GdState, params: Tree | None = None, *, log_scale: Tree | None = None, **_: Any
 ) -> tuple[Tree, GdState]:
-    return scaled_by(jnp.log(state.step), updates, log_scales(updates, log_scale)), state
+    return scaled_by(jnp.log(state.step), *scaled(updates, log_scale)), state
 
 
 class NgdState(NamedTuple):
@@ -106,10 +106,10 @@ def _ngd_update(
     guard: str,
     **_: Any,
 ) -> tuple[Tree, NgdState]:
-    scales = log_scales(updates, log_scale)
+    updates, scales = scaled(updates, log_scale)
     if guard == "paper" and params is not None and len(jax.tree.leaves(updates)) > 1:
         updates = jax.tree.map(lambda m, s, p: m * jnp.exp(s) + 2 * state.regularizer * p, updates, scales, params)
-        scales = log_scales(updates, None)
+        updates, scales = scaled(updates, None)
     return normalized(updates, scales, state.step, state.cap, norms, state.eps if guard == "paper" else None), state
 
 
@@ -176,7 +176,7 @@ def ngd_momentum(
     def init(params: Tree) -> MomentumState:
         values = (jnp.asarray(settings[k]) for k in ("step", "cap", "momentum"))
         still = jax.tree.map(jnp.zeros_like, params)
-        return MomentumState(*values, still, log_scales(still, None))
+        return MomentumState(*values, still, jax.tree.map(lambda _: jnp.zeros(()), still))
 
     return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings)
 
@@ -190,7 +190,7 @@ def _momentum_a(
     norms: Norms,
     **_: Any,
 ) -> tuple[Tree, MomentumState]:
-    steps = normalized(updates, log_scales(updates, log_scale), state.step, state.cap, norms)
+    steps = normalized(*scaled(updates, log_scale), state.step, state.cap, norms)
     velocity = jax.tree.map(lambda v, step: state.momentum * v + step, state.velocity, steps)
     return velocity, state._replace(velocity=velocity)
 
@@ -204,7 +204,7 @@ def _momentum_b(
     norms: Norms,
     **_: Any,
 ) -> tuple[Tree, MomentumState]:
-    scales = log_scales(updates, log_scale)
+    updates, scales = scaled(updates, log_scale)
 
     def average(v: Array, v_scale: Array, g: Array, g_scale: Array) -> tuple[Array, Array]:
         """b v + g, renormalized so that neither the velocity nor its scale drifts out of range."""
@@ -274,6 +274,6 @@ def _adam_update(
     log_scale: Tree | None = None,
     **_: Any,
 ) -> tuple[Tree, AdamState]:
-    gradient = jax.tree.map(lambda m, s: m * jnp.exp(s), updates, log_scales(updates, log_scale))
+    gradient = jax.tree.map(lambda m, s: m * jnp.exp(s), *scaled(updates, log_scale))
     directions, moments = scaling.update(gradient, state.moments, params)
     return jax.tree.map(lambda u: -state.step * u, directions), state._replace(moments=moments)

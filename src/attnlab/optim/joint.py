@@ -10,7 +10,7 @@ from jax import Array
 
 from attnlab.errors import InputError, message
 from attnlab.optim.descent import ngd, normalized
-from attnlab.optim.rule import StepRule, Tree, log_scales, positive
+from attnlab.optim.rule import StepRule, Tree, positive, scaled
 
 
 class JointDecayState(NamedTuple):
@@ -44,7 +44,7 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
 def _joint_decay_update(
     updates: Tree, state: JointDecayState, params: Tree | None = None, *, log_scale: Tree | None = None, **_: Any
 ) -> tuple[Tree, JointDecayState]:
-    scales = log_scales(updates, log_scale)
+    updates, scales = scaled(updates, log_scale)
     t = state.count + 1.0
     lengths = {name: state.step * t ** -(state.power if name == "u" else 1.0) for name in updates}
     no_cap = jnp.asarray(jnp.inf)

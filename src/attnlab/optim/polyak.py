@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from attnlab.errors import InputError, message
-from attnlab.optim.rule import StepRule, Tree, log_scales, positive, scaled_by, total_log_norm
+from attnlab.optim.rule import StepRule, Tree, positive, scaled, scaled_by, total_log_norm
 
 
 class PolyakState(NamedTuple):
@@ -57,7 +57,7 @@ def _polyak_update(
     automatic: bool,
     **_: Any,
 ) -> tuple[Tree, PolyakState]:
-    scales = log_scales(updates, log_scale)
+    updates, scales = scaled(updates, log_scale)
     if automatic and log_excess is None:
         raise InputError(message("`polyak(floor='auto')` needs `log_excess`.", "outside `descend` pass floor=<number>"))
     if not automatic:

@@ -61,20 +61,26 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def log_scales(updates: Tree, log_scale: Tree | None) -> Tree:
-    """A log-scale for each leaf of `updates`; zero where none is given."""
+def scaled(updates: Tree, log_scale: Tree | None) -> tuple[Tree, Tree]:
+    """Mantissas of order one and a log-scale for each leaf; a plain gradient is brought to that form."""
     if log_scale is None:
-        return jax.tree.map(lambda m: jnp.zeros((), jnp.result_type(m)), updates)
+        parts = jax.tree.map(_unit_scale, updates)
+        outer = jax.tree.structure(updates)
+        return jax.tree.transpose(outer, None, parts)
     if jax.tree.structure(log_scale) == jax.tree.structure(updates):
-        return log_scale
-    return jax.tree.map(lambda _: log_scale, updates)
+        return updates, log_scale
+    return updates, jax.tree.map(lambda _: log_scale, updates)
+
+
+def _unit_scale(leaf: Array) -> tuple[Array, Array]:
+    size = jnp.max(jnp.abs(leaf), initial=0.0)
+    divisor = jnp.where(size > 0, size, 1.0)
+    return leaf / divisor, jnp.log(divisor)
 
 
 def norm(leaf: Array) -> Array:
-    """Euclidean norm of one leaf, safe from overflow and underflow of squares."""
-    size = jnp.max(jnp.abs(leaf), initial=0.0)
-    divisor = jnp.where(size > 0, size, 1.0)
-    return divisor * jnp.sqrt(jnp.sum(jnp.square(leaf / divisor)))
+    """Euclidean norm of one leaf whose entries are of order one."""
+    return jnp.sqrt(jnp.sum(jnp.square(leaf)))
 
 
 def log_norm(mantissa: Array, log_scale: Array) -> Array:

@@ -24,6 +24,7 @@ from attnlab.models.losses import as_loss
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
 from attnlab.train.alignment import unit
+from attnlab.train.blocks import in_blocks
 from attnlab.train.metrics import UserMetrics, View, measure
 from attnlab.train.schedule import record_steps
 from attnlab.train.start import Init, initial_weights
@@ -211,6 +212,11 @@ def _advance(
 
 
 
+@partial(jax.jit, static_argnums=2)
+def _largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
+    return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)
+
+
 @dataclass
 class _Loop:
     """A run in progress: the arrays on their way, and what has been recorded."""
@@ -226,11 +232,12 @@ class _Loop:
     start: dict[str, Array]
     config: dict[str, Any]
     began: float
+    compiled: bool = False
 
     def begin(self, params: dict[str, Array]) -> None:
         self.step, self.earlier = 0, 0.0
         self.params: Any = params
-        self.state: Any = jax.vmap(self.rule.init)(params)
+        self.state: Any = jax.tree.map(np.asarray, jax.vmap(self.rule.init)(params))
         self.records: list[tuple[int, dict[str, np.ndarray]]] = []
 
     def go_on(self, run: Trajectory, schedule: tuple[int, ...]) -> None:
@@ -252,7 +259,7 @@ class _Loop:
         leaves, tree = jax.tree.flatten(self.state)
         if [np.shape(a) for a in leaves] != [a.shape for a in run.rule_state]:
             raise InputError(message("`resume` has a rule state of another shape than this rule's."))
-        self.state = tree.unflatten([jnp.asarray(a) for a in run.rule_state])
+        self.state = tree.unflatten(list(run.rule_state))
         for i, at in enumerate(run.steps):
             if int(at) in schedule:
                 pick = {k: v[None, i] if self.single else v[:, i] for k, v in run.metrics.items()}
@@ -303,17 +310,19 @@ class _Loop:
             reads = "scaled"
         else:
             reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
-        self.params, self.state, found = _advance(
-            self.problem, self.params, self.state, self.tracked, self.targets, length,
-            model=self.model, update=self.rule.update, reads=reads, user=self.user, recording=recording,
-        )  # fmt: skip
-        jax.block_until_ready(self.params)
+        self.params, self.state, found = in_blocks(
+            partial(_advance, model=self.model, update=self.rule.update, reads=reads, user=self.user, recording=recording),
+            (self.problem, self.params, self.state, self.tracked, self.targets),
+            length,
+            compiled=self.compiled,
+        )
+        self.compiled = True
         self.step += length
-        return {k: np.asarray(v) for k, v in found.items()}
+        return found
 
     def _lost(self) -> bool:
         """Have all trials overflowed?"""
-        bad = [~np.isfinite(np.asarray(p)).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
+        bad = [~np.isfinite(p).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
         return bool(np.logical_or.reduce(bad).all())
 
     def _aligned(self, found: dict[str, np.ndarray], limit: float) -> bool:
@@ -326,9 +335,8 @@ class _Loop:
         def without_axis(a: Any) -> np.ndarray:
             return np.array(a[0] if self.single else a)
 
-        params = {k: np.asarray(v) for k, v in self.params.items()}
-        logits = jax.vmap(self.model.logits)({k: v for k, v in params.items() if k != "u"}, self.problem)
-        selected = np.asarray(logits).argmax(-1)
+        params = self.params
+        selected = np.asarray(_largest(params, self.problem, self.model))
         names = self.records[0][1] if self.records else {}
         stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
         return Trajectory(

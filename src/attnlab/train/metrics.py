@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attnlab.models.attention import AttentionModel, Evaluation, Params, Problem, ScaledGradient
-from attnlab.optim.rule import norm, total_log_norm
+from attnlab.optim.rule import log_norm, scaled, total_log_norm
 from attnlab.train.alignment import misalignment_of_units, unit
 
 
@@ -67,13 +67,12 @@ def measure(
     lead = jnp.sum(jnp.where(is_tracked, evaluation.logits, 0.0), axis=-1, keepdims=True) - evaluation.logits
     log_off = jax.nn.logsumexp(jnp.where(w.top, -jnp.inf, w.log_probs), axis=-1)
     gradient_norm = total_log_norm(gradient.mantissa, gradient.log_scale)
-    zero_scale = jax.tree.map(lambda _: jnp.zeros(()), update)
-    length = total_log_norm(update, zero_scale)
+    length = total_log_norm(*scaled(update, None))
     found = {
         "loss": model.objective(evaluation),
         "log_loss": model.log_objective(evaluation),
-        "norm": norm(W),
-        **{f"norm_{name}": norm(p) for name, p in params.items() if name != "W"},
+        "norm": _norm(W),
+        **{f"norm_{name}": _norm(p) for name, p in params.items() if name != "W"},
         "log_gradient_norm": gradient_norm,
         "step_length": jnp.exp(length),
         "log_step_size": jnp.where(jnp.isneginf(gradient_norm), -jnp.inf, length - gradient_norm),
@@ -96,3 +95,7 @@ def measure(
     return found | {name: function(view) for name, function in user}
 
 
+
+
+def _norm(array: Array) -> Array:
+    return jnp.exp(log_norm(*scaled(array, None)))

@@ -1,0 +1,49 @@
+"""Many trials through one compiled program, in blocks that fit the cache, over all cores.
+
+XLA runs small programs on one core. Blocks of trials on threads use the others, and a block that stays in cache runs
+faster than one that does not (1.4 times here at 5 x 5 x 10).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+# The block size follows from the shapes alone, never from the machine: same configuration, same numbers.
+BLOCK_BYTES = 128 * 1024
+MAX_BLOCK = 16
+
+
+def block_size(trials: int, bytes_per_trial: int) -> int:
+    """How many trials to run together."""
+    return max(1, min(trials, MAX_BLOCK, BLOCK_BYTES // max(bytes_per_trial, 1)))
+
+
+def in_blocks(program: Callable[..., Any], per_trial: tuple[Any, ...], *shared: Any, compiled: bool) -> Any:
+    """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
+
+    All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
+    Unless the program is `compiled`, the first block goes ahead alone, so that only one thread compiles.
+    """
+    leaves = jax.tree.leaves(per_trial)
+    trials = leaves[0].shape[0]
+    size = block_size(trials, sum(leaf.nbytes for leaf in leaves) // trials)
+    starts = [min(start, trials - size) for start in range(0, trials, size)]
+
+    def one(start: int) -> Any:
+        with jax.enable_x64(True):  # the setting is per thread
+            block = jax.tree.map(lambda a: a[start : start + size], per_trial)
+            return jax.tree.map(np.asarray, program(*block, *shared))
+
+    if len(starts) == 1:
+        return one(0)
+    ahead = [] if compiled else [one(starts[0])]
+    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+        results = [*ahead, *pool.map(one, starts[len(ahead) :])]
+    fresh = trials - (len(starts) - 1) * size  # trials of the last block that are not in the one before
+    return jax.tree.map(lambda *parts: np.concatenate([*parts[:-1], parts[-1][size - fresh :]]), *results)
