@@ -81,6 +81,7 @@ def fingerprint(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
+        value = float(value)
         return value if np.isfinite(value) else repr(value)
     if isinstance(value, np.generic):
         return fingerprint(value.item())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from attnlab.train.trajectory import Status, Trajectory, library_versions
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
 SECONDS_BETWEEN_LOOKS = 0.5
 FIRST_LOOK = 64  # steps
+RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on.
 SAME_RUN = ("tokens", "rule", "parameterization", "loss", "head", "train_head", "rank", "init", "init_scale", "seed")
 
@@ -116,21 +118,11 @@ def descend(
     start = initial_weights(
         init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=train_head
     )
-    config = fingerprint(
-        {
-            "tokens": tokens.digest(),
-            "rule": rule if isinstance(rule, StepRule) else {"name": "optax", "update": rule.update},
-            "parameterization": parameterization,
-            "loss": loss if callable(loss) else loss_.name,
-            "head": head_,
-            "train_head": train_head,
-            "rank": rank,
-            "init": init if isinstance(init, str) else start,
-            "init_scale": float(init_scale),
-            "seed": int(seed),
-            "steps": int(steps),
-        }
-    )
+    config = run_config(
+        tokens, rule, steps=steps, parameterization=parameterization, loss=loss, head=head_, train_head=train_head,
+        rank=rank, init=init, init_scale=init_scale, seed=seed, record=record, metrics=metrics, targets=targets,
+        track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds,
+    )  # fmt: skip
     scored = tokens
     if train_head and tokens.v is None:
         if track is None:
@@ -160,6 +152,19 @@ def descend(
     return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
 
 
+def run_config(tokens: Tokens, rule: optax.GradientTransformation, **options: Any) -> dict[str, Any]:
+    """Everything that decides the numbers of `descend(tokens, rule, **options)`, as JSON.
+
+    Data and functions stand as fingerprints. Two calls with equal configurations give equal results.
+    """
+    every = inspect.signature(descend).bind(tokens, rule, **options)
+    every.apply_defaults()
+    settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
+    settings["head"] = as_head(settings["head"])
+    known = rule if isinstance(rule, StepRule) else {"name": "optax", "update": rule.update}
+    return fingerprint({"tokens": tokens.digest(), "rule": known, **settings})
+
+
 @partial(jax.jit, static_argnames=("model", "update", "reads", "user", "recording"))
 def _advance(
     problem: Problem,
@@ -167,7 +172,8 @@ def _advance(
     state: Any,
     tracked: Any,
     targets: dict[str, Any],
-    length: Any,
+    lengths: Any,
+    count: Any,
     *,
     model: AttentionModel,
     update: Callable[..., Any],
@@ -175,7 +181,10 @@ def _advance(
     user: tuple[tuple[str, Callable[[View], Any]], ...],
     recording: bool,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """`length` steps of every trial, then the metrics there. One program for any length."""
+    """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
+
+    One program for any schedule: both the number of steps and the number of records are arguments.
+    """
 
     def propose(problem: Problem, params: Any, state: Any) -> tuple[Any, ...]:
         gradient, evaluation = model.gradient(params, problem)
@@ -201,12 +210,21 @@ def _advance(
             moves, state, *_ = propose(problem, params, state)
             return jax.tree.map(jnp.add, params, moves), state
 
-        params, state = jax.lax.fori_loop(0, length, step, (params, state))
-        if not recording:
-            return params, state, {}
-        moves, _, gradient, evaluation = propose(problem, params, state)
-        found = measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
-        return params, state, found
+        def measured(params: Any, state: Any) -> dict[str, Any]:
+            moves, _, gradient, evaluation = propose(problem, params, state)
+            return measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
+
+        def interval(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            params, state, found = carry
+            params, state = jax.lax.fori_loop(0, lengths[i], step, (params, state))
+            if recording:
+                now = measured(params, state)
+                found = jax.tree.map(lambda all, one: all.at[i].set(one), found, now)
+            return params, state, found
+
+        found = jax.eval_shape(measured, params, state) if recording else {}
+        found = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), found)
+        return jax.lax.fori_loop(0, count, interval, (params, state, found))
 
     return jax.vmap(trial)(problem, params, state, tracked, targets)
 
@@ -274,29 +292,28 @@ class _Loop:
         stop_seconds: float | None,
     ) -> Trajectory:
         done = {at for at, _ in self.records}
+        ahead = sorted({s for s in schedule if s >= self.step and s not in done} | {steps})
+        # A stop rule on what is recorded must see each record before the next step is taken.
+        together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
         look = FIRST_LOOK
-        for at in sorted({s for s in schedule if s >= self.step and s not in done} | {steps}):
-            while True:
-                length = min(look, at - self.step)
-                lap = time.perf_counter()
-                found = self._advance(length, recording=bool(schedule))
-                lap = time.perf_counter() - lap
-                look = max(1, int(look * min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))))
-                if on_step is not None:
-                    on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
-                if self.step == at:
-                    break
-                if stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
-                    return self.trajectory(Status.OUT_OF_TIME)
-            if at in schedule:
-                self.records.append((at, found))
+        while ahead:
+            lengths = _next_lengths(self.step, ahead, look, together)
+            lap = time.perf_counter()
+            found = self._advance(lengths, together, recording=bool(schedule))
+            lap = time.perf_counter() - lap
+            look = max(1, int(look * min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))))
+            for i, at in enumerate(self.step - sum(lengths) + np.cumsum(lengths)):
+                if at == ahead[0]:
+                    ahead.pop(0)
+                    if at in schedule:
+                        self.records.append((int(at), {k: v[:, i] for k, v in found.items()}))
+            if on_step is not None:
+                on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
             if self._lost():
                 return self.trajectory(Status.NOT_FINITE)
-            if at == steps:
-                break
-            if stop_misalignment is not None and self._aligned(found, stop_misalignment):
+            if ahead and stop_misalignment is not None and self._aligned(found, stop_misalignment):
                 return self.trajectory(Status.ALIGNED)
-            if stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
+            if ahead and stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
                 return self.trajectory(Status.OUT_OF_TIME)
         return self.trajectory(Status.FINISHED)
 
@@ -305,7 +322,7 @@ class _Loop:
         """Time spent on this run so far, in all its parts."""
         return self.earlier + time.perf_counter() - self.began
 
-    def _advance(self, length: int, recording: bool) -> dict[str, np.ndarray]:
+    def _advance(self, lengths: list[int], together: int, recording: bool) -> dict[str, np.ndarray]:
         if isinstance(self.rule, StepRule):
             reads = "scaled"
         else:
@@ -313,11 +330,12 @@ class _Loop:
         self.params, self.state, found = in_blocks(
             partial(_advance, model=self.model, update=self.rule.update, reads=reads, user=self.user, recording=recording),
             (self.problem, self.params, self.state, self.tracked, self.targets),
-            length,
+            np.array(lengths + [0] * (together - len(lengths))),
+            len(lengths),
             compiled=self.compiled,
         )
         self.compiled = True
-        self.step += length
+        self.step += sum(lengths)
         return found
 
     def _lost(self) -> bool:
@@ -352,6 +370,20 @@ class _Loop:
             versions=library_versions(),
             rule_state=tuple(np.asarray(a) for a in jax.tree.leaves(self.state)),
         )
+
+
+def _next_lengths(step: int, ahead: list[int], look: int, together: int) -> list[int]:
+    """Intervals from `step` through the next stops, as many as fit into `look` steps; a long one is cut."""
+    lengths: list[int] = []
+    for stop in ahead[:together]:
+        room = look - sum(lengths)
+        gap = stop - step - sum(lengths)
+        if lengths and gap > room:
+            break
+        lengths.append(min(gap, room))
+        if gap > room:
+            break
+    return lengths
 
 
 def _batched(tree: Any, tokens: Tokens) -> Any:
