@@ -17,9 +17,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnlab import data as data, figures as figures, models as models, optim as optim, store as store, train as train
+    from attnlab import (
+        data as data,
+        figures as figures,
+        models as models,
+        optim as optim,
+        store as store,
+        train as train,
+    )
     from attnlab.data import Tokens as Tokens, optimal_tokens as optimal_tokens, scores as scores
-    from attnlab.errors import AttnlabError as AttnlabError, InputError as InputError, StoreError as StoreError
+    from attnlab.errors import (
+        AttnlabError as AttnlabError,
+        InputError as InputError,
+        StoreError as StoreError,
+    )
     from attnlab.optim import (
         adam as adam,
         gd as gd,

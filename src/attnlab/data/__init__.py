@@ -5,7 +5,8 @@
 | `Tokens` | checked, frozen container of sequences, queries, labels |
 | `scores`, `optimal_tokens` | how good each token is, and the best one |
 | `sphere`, `two_clusters` | the sets of *Transformers as Support Vector Machines* |
-| `orthogonal_signal`, `antipodal_signal`, `gaussian_signal`, `two_tokens`, `bad_direction` | the sets of *Implicit Bias and Fast Convergence Rates for Self-attention* |
+| `orthogonal_signal`, `antipodal_signal`, `gaussian_signal`, `two_tokens`, `bad_direction` | of *Implicit Bias and
+  Fast Convergence Rates for Self-attention* |
 """
 
 from attnlab.data.families import (

@@ -53,7 +53,10 @@ def sphere(
                 break
             if attempts[short].max() >= MAX_ATTEMPTS:
                 raise InputError(
-                    message(f"`gap` = {gap} was not met in {MAX_ATTEMPTS} draws at T = {T}, d = {d}.", "lower `gap`")
+                    message(
+                        f"`gap` = {gap} was not met in {MAX_ATTEMPTS} draws at T = {T}, d = {d}.",
+                        "lower `gap`",
+                    )
                 )
             x[short] = _unit(rng, short.size, T, d)
             attempts[short] += 1
@@ -124,7 +127,15 @@ def antipodal_signal(
 
 
 def _signal_set(
-    rng: np.random.Generator, *, n: int, T: int, d: int, signal: float, noise: float, signal_noise: float, directions: int
+    rng: np.random.Generator,
+    *,
+    n: int,
+    T: int,
+    d: int,
+    signal: float,
+    noise: float,
+    signal_noise: float,
+    directions: int,
 ) -> Tokens:
     if not signal > 0:
         raise InputError(message(f"`signal` is {signal}; wanted a positive norm."))

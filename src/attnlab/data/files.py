@@ -87,22 +87,27 @@ def fingerprint(value: Any) -> Any:
         return fingerprint(value.item())
     if isinstance(value, Mapping):
         return {str(k): fingerprint(v) for k, v in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "describe"):
-        return [fingerprint(v) for v in value]
     if hasattr(value, "describe"):
         return fingerprint(value.describe())
+    if isinstance(value, list | tuple):
+        return [fingerprint(v) for v in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: fingerprint(getattr(value, f.name)) for f in fields(value)}
     if callable(value):
         return _function(value)
     if hasattr(value, "__array__"):
         return {"array": digest(np.asarray(value))}
-    raise StoreError(message(f"A {type(value).__name__} has no fingerprint.", "use numbers, arrays, functions, dataclasses"))
+    raise StoreError(
+        message(f"A {type(value).__name__} has no fingerprint.", "use numbers, arrays, functions, dataclasses")
+    )
 
 
 def _function(function: Any) -> dict[str, Any]:
     if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
-        return {"partial": fingerprint(function.func), "with": fingerprint([function.args, function.keywords])}
+        return {
+            "partial": fingerprint(function.func),
+            "with": fingerprint([function.args, function.keywords]),
+        }
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     if code is None:

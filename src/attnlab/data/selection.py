@@ -68,7 +68,10 @@ def _values_of_function(head: Callable[[Any], Any], tokens: Tokens) -> Array:
 
 @overload
 def optimal_tokens(
-    tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None, *, return_ties: Literal[False] = False
+    tokens: Tokens,
+    head: TokenHead | Callable[[Any], Any] | None = None,
+    *,
+    return_ties: Literal[False] = False,
 ) -> NDArray[np.intp]: ...
 @overload
 def optimal_tokens(

@@ -145,7 +145,10 @@ class Tokens:
         shapes = {tuple(sorted((k, a.shape) for k, a in t._arrays().items())) for t in trials}
         if len(keys) > 1 or len(shapes) > 1 or trials[0].trials is not None:
             raise InputError(
-                message("`trials` differ in shape, or have a trial axis already.", "stack unbatched Tokens of one shape")
+                message(
+                    "`trials` differ in shape, or have a trial axis already.",
+                    "stack unbatched Tokens of one shape",
+                )
             )
         arrays = {k: np.stack([t._arrays()[k] for t in trials]) for k in trials[0]._arrays()}
         shared = [k for k in trials[0].info if all(k in t.info for t in trials)]

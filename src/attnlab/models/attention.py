@@ -207,8 +207,8 @@ def make_problem(tokens: Tokens, head: Head) -> Problem:
         return np.expand_dims(a, lead + 1) if single else a
 
     # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
-    seen = tokens.visible if single else tokens.visible.any(-2)
-    count = seen.sum(-1)[..., None]
+    seen = tokens.visible if single else np.any(tokens.visible, axis=-2)
+    count = np.sum(seen, axis=-1)[..., None]
     common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
     x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
     reference, _ = optimal_tokens(tokens, head, return_ties=True)

@@ -21,7 +21,7 @@ LossLike = str | Loss | Callable[[Any], Any]
 
 
 def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) -> dict[str, Array]:
-    """Weights as {"W"} or {"K", "Q"}, perhaps with {"u"}, each with the trial axis of `tokens`, finite, of right shape."""
+    """Weights by name, W or K and Q, perhaps with u: finite, of right shape, with the trial axis of `tokens`."""
     named = dict(weights) if isinstance(weights, Mapping) else {"W": weights}
     if set(named) - {"u"} not in ({"W"}, {"K", "Q"}):
         raise InputError(
@@ -41,9 +41,7 @@ def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) 
     return checked
 
 
-def _model(
-    tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike
-) -> tuple[AttentionModel, Problem]:
+def _model(tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike) -> tuple[AttentionModel, Problem]:
     head = as_head(head)
     parameterization = "W" if "W" in params else "KQ"
     model = AttentionModel.of(parameterization, as_loss(loss), head, train_head="u" in params)
@@ -63,7 +61,11 @@ def _over_trials(function: Callable[..., Any], tokens: Tokens) -> Callable[..., 
 
 @in_float64
 def loss(
-    tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike, *, loss: LossLike = "logistic", head: HeadLike = "linear"
+    tokens: Tokens,
+    weights: Mapping[str, ArrayLike] | ArrayLike,
+    *,
+    loss: LossLike = "logistic",
+    head: HeadLike = "linear",
 ) -> Array:
     """The training objective `(1/n) sum_i sum_k loss(y_ik h(o_ik))` at `weights` (W, or {"K": .., "Q": ..})."""
     params = check_weights(weights, tokens)
@@ -98,7 +100,9 @@ def excess_loss(
 @in_float64
 def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> Array:
     """Attention weights softmax(x W z), shape (..., n, T) or (..., n, K, T); exact zeros where masked."""
-    params = check_weights({k: v for k, v in weights.items() if k != "u"} if isinstance(weights, Mapping) else weights, tokens)
+    params = check_weights(
+        {k: v for k, v in weights.items() if k != "u"} if isinstance(weights, Mapping) else weights, tokens
+    )
     anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
     model, problem = _model(anyhead, params, "correlation", "linear")
     probs = np.asarray(_over_trials(lambda p, q: model.evaluate(p, q).weights.probs, tokens)(params, problem))
@@ -107,7 +111,11 @@ def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> A
 
 @in_float64
 def gradient(
-    tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike, *, loss: LossLike = "logistic", head: HeadLike = "linear"
+    tokens: Tokens,
+    weights: Mapping[str, ArrayLike] | ArrayLike,
+    *,
+    loss: LossLike = "logistic",
+    head: HeadLike = "linear",
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The gradient of the objective as (mantissa, log_scale), one array per parameter.
 

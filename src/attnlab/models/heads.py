@@ -57,14 +57,18 @@ def _per_trial(name: str, array: ArrayLike, shape: tuple[int | str, ...], tokens
     """`array` checked against `shape`, with the trial axis of `tokens` put in front if it lacks one."""
     value = np.asarray(array, dtype=np.float64)
     lead = () if tokens.trials is None else (tokens.trials,)
-    fits = [len(value.shape) == len(s) and all(isinstance(w, str) or g == w for g, w in zip(value.shape, s, strict=True))
-            for s in (shape, lead + shape)]  # fmt: skip
+    fits = [_matches(value.shape, wanted) for wanted in (shape, lead + shape)]
     if not any(fits):
         wanted = ", ".join(map(str, shape))
         raise InputError(message(f"`{name}` has shape {value.shape}; the head needs ({wanted}), or that per trial."))
     if not np.isfinite(value).all():
         raise InputError(message(f"`{name}` holds NaN or infinite entries; all must be finite."))
     return value if fits[1] else np.broadcast_to(value, lead + value.shape)
+
+
+def _matches(given: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
+    """Equal lengths, and equal sizes wherever `wanted` has a number and not a name."""
+    return len(given) == len(wanted) and all(isinstance(w, str) or g == w for g, w in zip(given, wanted, strict=True))
 
 
 def _head_vector(tokens: Tokens) -> np.ndarray:

@@ -87,10 +87,18 @@ def ngd(
         "guard": one_of("guard", guard, ("stable", "paper")),
     }
     if guard == "paper":
-        settings |= {"eps": positive("eps", eps), "regularizer": positive("regularizer", regularizer, zero=True)}
+        settings |= {
+            "eps": positive("eps", eps),
+            "regularizer": positive("regularizer", regularizer, zero=True),
+        }
 
     def init(params: Tree) -> NgdState:
-        values = (settings["step"], settings["cap"], settings.get("eps", 0.0), settings.get("regularizer", 0.0))
+        values = (
+            settings["step"],
+            settings["cap"],
+            settings.get("eps", 0.0),
+            settings.get("regularizer", 0.0),
+        )
         return NgdState(*(jnp.asarray(v) for v in values))
 
     return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings)
@@ -174,9 +182,9 @@ def ngd_momentum(
     }
 
     def init(params: Tree) -> MomentumState:
-        values = (jnp.asarray(settings[k]) for k in ("step", "cap", "momentum"))
+        step, cap, momentum = (jnp.asarray(settings[k]) for k in ("step", "cap", "momentum"))
         still = jax.tree.map(jnp.zeros_like, params)
-        return MomentumState(*values, still, jax.tree.map(lambda _: jnp.zeros(()), still))
+        return MomentumState(step, cap, momentum, still, jax.tree.map(lambda _: jnp.zeros(()), still))
 
     return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings)
 
@@ -220,7 +228,11 @@ def _momentum_b(
     parts = [
         average(*four)
         for four in zip(
-            jax.tree.leaves(state.velocity), jax.tree.leaves(state.log_scale), leaves, jax.tree.leaves(scales), strict=True
+            jax.tree.leaves(state.velocity),
+            jax.tree.leaves(state.log_scale),
+            leaves,
+            jax.tree.leaves(scales),
+            strict=True,
         )
     ]
     velocity = tree.unflatten([v for v, _ in parts])

@@ -18,7 +18,7 @@ class JointDecayState(NamedTuple):
 
     step: Array
     power: Array
-    count: Array
+    taken: Array  # steps so far
 
 
 def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
@@ -42,17 +42,22 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
 
 
 def _joint_decay_update(
-    updates: Tree, state: JointDecayState, params: Tree | None = None, *, log_scale: Tree | None = None, **_: Any
+    updates: Tree,
+    state: JointDecayState,
+    params: Tree | None = None,
+    *,
+    log_scale: Tree | None = None,
+    **_: Any,
 ) -> tuple[Tree, JointDecayState]:
     updates, scales = scaled(updates, log_scale)
-    t = state.count + 1.0
+    t = state.taken + 1.0
     lengths = {name: state.step * t ** -(state.power if name == "u" else 1.0) for name in updates}
     no_cap = jnp.asarray(jnp.inf)
     steps = {
         name: normalized({name: m}, {name: scales[name]}, lengths[name], no_cap, "separate")[name]
         for name, m in updates.items()
     }
-    return steps, state._replace(count=state.count + 1)
+    return steps, state._replace(taken=state.taken + 1)
 
 
 def joint_separate(step: float, *, cap: float = np.inf) -> StepRule:

@@ -29,7 +29,11 @@ class StepRule(optax.GradientTransformationExtraArgs):
     settings: dict[str, Any]
 
     def __new__(
-        cls, name: str, init: Callable[[Tree], Tree], update: Callable[..., tuple[Tree, Tree]], settings: dict[str, Any]
+        cls,
+        name: str,
+        init: Callable[[Tree], Tree],
+        update: Callable[..., tuple[Tree, Tree]],
+        settings: dict[str, Any],
     ) -> StepRule:
         rule = super().__new__(cls, init, update)  # type: ignore[arg-type]
         rule.name, rule.settings = name, settings

@@ -1,4 +1,4 @@
-"""Training: `descend` runs a step rule, `Trajectory` is what comes back, `cosine` and `misalignment` compare directions."""
+"""Training: `descend` runs a step rule, `Trajectory` is what comes back; `cosine` and `misalignment` compare."""
 
 from attnlab.train.alignment import cosine as cosine, misalignment as misalignment
 from attnlab.train.descend import Progress as Progress, descend as descend, run_config as run_config

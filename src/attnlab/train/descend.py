@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from numpy.typing import ArrayLike
@@ -24,11 +23,11 @@ from attnlab.models.heads import as_head
 from attnlab.models.losses import as_loss
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
-from attnlab.train.alignment import unit
 from attnlab.train.blocks import in_blocks
-from attnlab.train.metrics import UserMetrics, View, measure
+from attnlab.train.metrics import UserMetrics, View
+from attnlab.train.program import Reads, advance, largest
 from attnlab.train.schedule import record_steps
-from attnlab.train.start import Init, initial_weights
+from attnlab.train.start import Init, initial_weights, target_directions, tracked_tokens
 from attnlab.train.trajectory import Status, Trajectory, library_versions
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
@@ -36,7 +35,18 @@ SECONDS_BETWEEN_LOOKS = 0.5
 FIRST_LOOK = 64  # steps
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on.
-SAME_RUN = ("tokens", "rule", "parameterization", "loss", "head", "train_head", "rank", "init", "init_scale", "seed")
+SAME_RUN = (
+    "tokens",
+    "rule",
+    "parameterization",
+    "loss",
+    "head",
+    "train_head",
+    "rank",
+    "init",
+    "init_scale",
+    "seed",
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,9 @@ def descend(
     """
     began = time.perf_counter()
     if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)"))
+        raise InputError(
+            message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)")
+        )
     if not (hasattr(rule, "init") and hasattr(rule, "update")):
         raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
     if not isinstance(steps, int | np.integer) or steps < 0:
@@ -133,8 +145,8 @@ def descend(
         model=model,
         rule=rule,
         problem=_batched(problem, tokens),
-        tracked=_batched(_tracked(track, tokens, problem), tokens),
-        targets=_targets(targets, tokens, train_head),
+        tracked=_batched(tracked_tokens(track, tokens, problem), tokens),
+        targets=target_directions(targets, tokens, train_head),
         user=tuple((metrics or {}).items()),
         single=tokens.trials is None,
         one_query=tokens.K is None,
@@ -163,76 +175,6 @@ def run_config(tokens: Tokens, rule: optax.GradientTransformation, **options: An
     settings["head"] = as_head(settings["head"])
     known = rule if isinstance(rule, StepRule) else {"name": "optax", "update": rule.update}
     return fingerprint({"tokens": tokens.digest(), "rule": known, **settings})
-
-
-@partial(jax.jit, static_argnames=("model", "update", "reads", "user", "recording"))
-def _advance(
-    problem: Problem,
-    params: Any,
-    state: Any,
-    tracked: Any,
-    targets: dict[str, Any],
-    lengths: Any,
-    count: Any,
-    *,
-    model: AttentionModel,
-    update: Callable[..., Any],
-    reads: Literal["scaled", "extra", "plain"],
-    user: tuple[tuple[str, Callable[[View], Any]], ...],
-    recording: bool,
-) -> tuple[Any, Any, dict[str, Any]]:
-    """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
-
-    One program for any schedule: both the number of steps and the number of records are arguments.
-    """
-
-    def propose(problem: Problem, params: Any, state: Any) -> tuple[Any, ...]:
-        gradient, evaluation = model.gradient(params, problem)
-        if reads == "plain":
-            moves, state = update(gradient.value(), state, params)
-        elif reads == "extra":
-            moves, state = update(gradient.value(), state, params, value=model.objective(evaluation))
-        else:
-            if model.train_head:
-                log_excess = model.log_objective(evaluation)
-            else:
-                sign, log_excess = model.excess(problem, evaluation)
-                log_excess = jnp.where(sign < 0, jnp.nan, log_excess)
-            value = model.objective(evaluation)
-            moves, state = update(
-                gradient.mantissa, state, params, log_scale=gradient.log_scale, log_excess=log_excess, value=value
-            )
-        return moves, state, gradient, evaluation
-
-    def trial(problem: Problem, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
-        def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            params, state = carry
-            moves, state, *_ = propose(problem, params, state)
-            return jax.tree.map(jnp.add, params, moves), state
-
-        def measured(params: Any, state: Any) -> dict[str, Any]:
-            moves, _, gradient, evaluation = propose(problem, params, state)
-            return measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
-
-        def interval(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            params, state, found = carry
-            params, state = jax.lax.fori_loop(0, lengths[i], step, (params, state))
-            if recording:
-                now = measured(params, state)
-                found = jax.tree.map(lambda all, one: all.at[i].set(one), found, now)
-            return params, state, found
-
-        found = jax.eval_shape(measured, params, state) if recording else {}
-        found = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), found)
-        return jax.lax.fori_loop(0, count, interval, (params, state, found))
-
-    return jax.vmap(trial)(problem, params, state, tracked, targets)
-
-
-
-@partial(jax.jit, static_argnums=2)
-def _largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
-    return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)
 
 
 @dataclass
@@ -267,7 +209,9 @@ class _Loop:
                         "to start afresh from its weights use init=run.weights")
             )  # fmt: skip
         if run.last_step > self.config["steps"]:
-            raise InputError(message(f"`resume` stands at step {run.last_step}, past `steps` = {self.config['steps']}."))
+            raise InputError(
+                message(f"`resume` stands at step {run.last_step}, past `steps` = {self.config['steps']}.")
+            )
 
         def add_axis(a: np.ndarray) -> np.ndarray:
             return a[None] if self.single else a
@@ -323,12 +267,18 @@ class _Loop:
         return self.earlier + time.perf_counter() - self.began
 
     def _advance(self, lengths: list[int], together: int, recording: bool) -> dict[str, np.ndarray]:
-        if isinstance(self.rule, StepRule):
-            reads = "scaled"
-        else:
+        reads: Reads = "scaled"
+        if not isinstance(self.rule, StepRule):
             reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
         self.params, self.state, found = in_blocks(
-            partial(_advance, model=self.model, update=self.rule.update, reads=reads, user=self.user, recording=recording),
+            partial(
+                advance,
+                model=self.model,
+                update=self.rule.update,
+                reads=reads,
+                user=self.user,
+                recording=recording,
+            ),
             (self.problem, self.params, self.state, self.tracked, self.targets),
             np.array(lengths + [0] * (together - len(lengths))),
             len(lengths),
@@ -354,7 +304,7 @@ class _Loop:
             return np.array(a[0] if self.single else a)
 
         params = self.params
-        selected = np.asarray(_largest(params, self.problem, self.model))
+        selected = np.asarray(largest(params, self.problem, self.model))
         names = self.records[0][1] if self.records else {}
         stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
         return Trajectory(
@@ -389,36 +339,3 @@ def _next_lengths(step: int, ahead: list[int], look: int, together: int) -> list
 def _batched(tree: Any, tokens: Tokens) -> Any:
     """Arrays with a trial axis, of length 1 where the tokens have none."""
     return jax.tree.map(lambda a: np.asarray(a)[None], tree) if tokens.trials is None else tree
-
-
-def _tracked(track: ArrayLike | None, tokens: Tokens, problem: Problem) -> np.ndarray:
-    if track is None:
-        return np.asarray(problem.reference)
-    given = np.asarray(track)
-    if given.shape != tokens.y.shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tokens.T:
-        raise InputError(
-            message(f"`track` has shape {given.shape} and type {given.dtype}; wanted token numbers 0 to {tokens.T - 1} "
-                    f"of shape {tokens.y.shape}.")
-        )  # fmt: skip
-    return np.expand_dims(given, -1) if tokens.K is None else given
-
-
-def _targets(
-    targets: ArrayLike | Mapping[str, ArrayLike] | None, tokens: Tokens, train_head: bool
-) -> dict[str, Array]:
-    """Unit directions, each with a trial axis."""
-    if targets is None:
-        return {}
-    named = dict(targets) if isinstance(targets, Mapping) else {"target": targets}
-    lead = (1 if tokens.trials is None else tokens.trials,)
-    found = {}
-    for name, given in named.items():
-        value = np.asarray(given, dtype=np.float64)
-        shapes = [(tokens.d, tokens.d)] + ([(tokens.d,)] if train_head else [])
-        fits = [s for s in shapes if value.shape in (s, (tokens.trials, *s))]
-        if not fits or not np.isfinite(value).all() or not value.any():
-            wanted = " or ".join(map(str, shapes))
-            raise InputError(message(f"target {name!r} has shape {value.shape}; wanted a finite, nonzero {wanted}, or that per trial."))
-        batch = np.broadcast_to(value, lead + fits[0])
-        found[name] = unit(np, batch if len(fits[0]) == 2 else batch[:, None, :]).reshape(batch.shape)
-    return found

@@ -57,7 +57,7 @@ def measure(
     | `log_gradient_norm` | over all parameters |
     | `step_length`, `log_step_size` | length of the next step, and log of its ratio to the gradient norm |
     | `attention`, `attention_min` | weight of the tracked tokens: mean and least over queries |
-    | `top_attention`, `log_off_attention` | mean weight of the largest token; log of the most that any query gives to its other tokens together |
+    | `top_attention`, `log_off_attention` | mean largest weight; log of the most a query gives to its others |
     | `margin` | least logit lead of a tracked token over a visible other one |
     | `cosine_NAME`, `misalignment_NAME` | direction of W (or of u, for a vector) against each target |
     """
@@ -93,8 +93,6 @@ def measure(
         found[f"cosine_{name}"] = 1.0 - apart
     view = View(params, W, evaluation.logits, w.probs, evaluation.margins)
     return found | {name: function(view) for name, function in user}
-
-
 
 
 def _norm(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Where a run starts."""
+"""What a run starts from: weights, tokens to follow, directions to compare with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.attention import Problem
 from attnlab.models.evaluate import check_weights
+from attnlab.train.alignment import unit
 
 Init = Literal["uniform", "gaussian", "zeros"] | Mapping[str, ArrayLike] | ArrayLike
 # Keeps the stream of initial weights apart from that of the data drawn with the same seed.
@@ -18,7 +20,14 @@ START_STREAM = 1
 
 
 def initial_weights(
-    init: Init, tokens: Tokens, parameterization: str, *, rank: int | None, scale: float, seed: int, train_head: bool
+    init: Init,
+    tokens: Tokens,
+    parameterization: str,
+    *,
+    rank: int | None,
+    scale: float,
+    seed: int,
+    train_head: bool,
 ) -> dict[str, Array]:
     """Weights at step 0, each with the trial axis of `tokens` if there is one.
 
@@ -59,7 +68,11 @@ def initial_weights(
 
 
 def _given(
-    init: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens, names: tuple[str, ...], rank: int | None, train_head: bool
+    init: Mapping[str, ArrayLike] | ArrayLike,
+    tokens: Tokens,
+    names: tuple[str, ...],
+    rank: int | None,
+    train_head: bool,
 ) -> dict[str, Array]:
     weights = check_weights(init, tokens)
     if set(weights) - {"u"} != set(names):
@@ -73,3 +86,41 @@ def _given(
     if train_head and "u" not in weights:
         weights["u"] = np.zeros(weights[names[0]].shape[:-1])
     return weights
+
+
+def tracked_tokens(track: ArrayLike | None, tokens: Tokens, problem: Problem) -> np.ndarray:
+    """The tokens whose attention is recorded, with a query axis: those given, or the best-scoring ones."""
+    if track is None:
+        return np.asarray(problem.reference)
+    given = np.asarray(track)
+    if given.shape != tokens.y.shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= tokens.T:
+        raise InputError(
+            message(f"`track` has shape {given.shape} and type {given.dtype}; wanted token numbers 0 to {tokens.T - 1} "
+                    f"of shape {tokens.y.shape}.")
+        )  # fmt: skip
+    return np.expand_dims(given, -1) if tokens.K is None else given
+
+
+def target_directions(
+    targets: ArrayLike | Mapping[str, ArrayLike] | None, tokens: Tokens, train_head: bool
+) -> dict[str, Array]:
+    """Unit directions, each with a trial axis."""
+    if targets is None:
+        return {}
+    named = dict(targets) if isinstance(targets, Mapping) else {"target": targets}
+    lead = (1 if tokens.trials is None else tokens.trials,)
+    found = {}
+    for name, given in named.items():
+        value = np.asarray(given, dtype=np.float64)
+        shapes = [(tokens.d, tokens.d)] + ([(tokens.d,)] if train_head else [])
+        fits = [s for s in shapes if value.shape in (s, (tokens.trials, *s))]
+        if not fits or not np.isfinite(value).all() or not value.any():
+            wanted = " or ".join(map(str, shapes))
+            raise InputError(
+                message(
+                    f"target {name!r} has shape {value.shape}; wanted a finite, nonzero {wanted}, or that per trial."
+                )
+            )
+        batch = np.broadcast_to(value, lead + fits[0])
+        found[name] = unit(np, batch if len(fits[0]) == 2 else batch[:, None, :]).reshape(batch.shape)
+    return found

@@ -132,7 +132,12 @@ class Trajectory:
         arrays, facts = read_npz(path, wanted)
         if facts.get("kind") != "trajectory":
             raise InputError(message(f"`{path}` is not a saved run; wanted {wanted}."))
-        groups: dict[str, dict[str, np.ndarray]] = {"metrics": {}, "weights": {}, "initial": {}, "rule_state": {}}
+        groups: dict[str, dict[str, np.ndarray]] = {
+            "metrics": {},
+            "weights": {},
+            "initial": {},
+            "rule_state": {},
+        }
         for key, value in arrays.items():
             group, _, name = key.partition("/")
             if name:

@@ -1,0 +1,5 @@
+"""`python -m attnlab` is `attnlab`."""
+
+from attnlab.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,91 @@
+"""The compiled program of a run: steps and metrics of every trial of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.models.attention import AttentionModel, Problem
+from attnlab.train.metrics import View, measure
+
+# How a rule takes gradients: as mantissa and log-scale; plain with the loss as extra argument; plain.
+Reads = Literal["scaled", "extra", "plain"]
+
+
+@partial(jax.jit, static_argnames=("model", "update", "reads", "user", "recording"))
+def advance(
+    problem: Problem,
+    params: Any,
+    state: Any,
+    tracked: Any,
+    targets: dict[str, Any],
+    lengths: Any,
+    count: Any,
+    *,
+    model: AttentionModel,
+    update: Callable[..., Any],
+    reads: Reads,
+    user: tuple[tuple[str, Callable[[View], Any]], ...],
+    recording: bool,
+) -> tuple[Any, Any, dict[str, Any]]:
+    """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
+
+    One program for any schedule: both the number of steps and the number of records are arguments.
+    """
+
+    def propose(problem: Problem, params: Any, state: Any) -> tuple[Any, ...]:
+        gradient, evaluation = model.gradient(params, problem)
+        if reads == "plain":
+            moves, state = update(gradient.value(), state, params)
+        elif reads == "extra":
+            moves, state = update(gradient.value(), state, params, value=model.objective(evaluation))
+        else:
+            if model.train_head:
+                log_excess = model.log_objective(evaluation)
+            else:
+                sign, log_excess = model.excess(problem, evaluation)
+                log_excess = jnp.where(sign < 0, jnp.nan, log_excess)
+            value = model.objective(evaluation)
+            moves, state = update(
+                gradient.mantissa,
+                state,
+                params,
+                log_scale=gradient.log_scale,
+                log_excess=log_excess,
+                value=value,
+            )
+        return moves, state, gradient, evaluation
+
+    def trial(problem: Problem, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
+        def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            params, state = carry
+            moves, state, *_ = propose(problem, params, state)
+            return jax.tree.map(jnp.add, params, moves), state
+
+        def measured(params: Any, state: Any) -> dict[str, Any]:
+            moves, _, gradient, evaluation = propose(problem, params, state)
+            return measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
+
+        def interval(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            params, state, found = carry
+            params, state = jax.lax.fori_loop(0, lengths[i], step, (params, state))
+            if recording:
+                now = measured(params, state)
+                found = jax.tree.map(lambda all, one: all.at[i].set(one), found, now)
+            return params, state, found
+
+        found = jax.eval_shape(measured, params, state) if recording else {}
+        found = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), found)
+        return jax.lax.fori_loop(0, count, interval, (params, state, found))
+
+    return jax.vmap(trial)(problem, params, state, tracked, targets)
+
+
+@partial(jax.jit, static_argnums=2)
+def largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
+    """The token with the largest logit, for every query of every trial."""
+    return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)

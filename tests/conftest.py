@@ -1,0 +1,31 @@
+"""Which of the slow tests run: a fixed sample by default, all with `--slow all`, none with `--slow none`."""
+
+import zlib
+
+import pytest
+
+ONE_IN = 3
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", choices=("none", "sample", "all"), default="sample", help="slow tests to run")
+
+
+def pytest_collection_modifyitems(config, items):
+    choice = config.getoption("--slow")
+    if choice == "all":
+        return
+    kept, dropped = [], []
+    for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        sampled = choice == "sample" and zlib.crc32(item.nodeid.encode()) % ONE_IN == 0
+        (kept if not is_slow or sampled else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def _private_store(tmp_path, monkeypatch):
+    """No test reads or writes the user's own runs."""
+    monkeypatch.setenv("ATTNLAB_STORE", str(tmp_path / "attnlab-store"))
