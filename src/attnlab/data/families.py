@@ -119,7 +119,7 @@ def antipodal_signal(
 ) -> Tokens:
     """`orthogonal_signal` with mu- = -mu+ and head v = mu+ / U^2 (figure 5 of the fast-rates paper).
 
-    Draw order: signal (QR of a d x 1 Gaussian), y, position, noise.
+    Draw order as there; mu+ is the first column of the QR factor.
     """
     _sizes(n=n, T=T, d=d)
     draw = partial(_signal_set, n=n, T=T, d=d, signal=signal, noise=noise, signal_noise=signal_noise, directions=1)
@@ -139,7 +139,8 @@ def _signal_set(
 ) -> Tokens:
     if not signal > 0:
         raise InputError(message(f"`signal` is {signal}; wanted a positive norm."))
-    basis = np.linalg.qr(rng.standard_normal((d, directions)))[0].T  # (directions, d), orthonormal rows
+    # Always two Gaussians, so that both families draw the same numbers from the same seed.
+    basis = np.linalg.qr(rng.standard_normal((d, 2)))[0].T[:directions]  # orthonormal rows
     plus, minus = signal * basis[0], signal * (basis[1] if directions == 2 else -basis[0])
     v = (plus - minus) / signal**2 if directions == 2 else plus / signal**2
     y = _signs(rng, n)
