@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.data.files import digest, read_npz, write_npz
+from attnlab.data.files import read_npz, write_npz
+from attnlab.data.fingerprint import digest
 from attnlab.errors import InputError, message
 
 Array = NDArray[np.float64]

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
-from attnlab.data.files import fingerprint
+from attnlab.data.fingerprint import fingerprint
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, make_problem
@@ -117,12 +117,7 @@ def descend(
     True
     """
     began = time.perf_counter()
-    if not isinstance(tokens, Tokens):
-        raise InputError(
-            message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)")
-        )
-    if not (hasattr(rule, "init") and hasattr(rule, "update")):
-        raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
+    _check_tokens_and_rule(tokens, rule)
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise InputError(message(f"`steps` is {steps!r}; wanted a whole number at least 0."))
     head_, loss_ = as_head(head), as_loss(loss)
@@ -131,7 +126,7 @@ def descend(
         init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=train_head
     )
     config = run_config(
-        tokens, rule, steps=steps, parameterization=parameterization, loss=loss, head=head_, train_head=train_head,
+        tokens, rule, strict=False, steps=steps, parameterization=parameterization, loss=loss, head=head_, train_head=train_head,
         rank=rank, init=init, init_scale=init_scale, seed=seed, record=record, metrics=metrics, targets=targets,
         track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds,
     )  # fmt: skip
@@ -164,17 +159,31 @@ def descend(
     return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
 
 
-def run_config(tokens: Tokens, rule: optax.GradientTransformation, **options: Any) -> dict[str, Any]:
+def _check_tokens_and_rule(tokens: Any, rule: Any) -> None:
+    if not isinstance(tokens, Tokens):
+        raise InputError(
+            message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)")
+        )
+    if not (hasattr(rule, "init") and hasattr(rule, "update")):
+        raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
+
+
+def run_config(
+    tokens: Tokens, rule: optax.GradientTransformation, *, strict: bool = True, **options: Any
+) -> dict[str, Any]:
     """Everything that decides the numbers of `descend(tokens, rule, **options)`, as JSON.
 
-    Data and functions stand as fingerprints. Two calls with equal configurations give equal results.
+    Data and functions stand as fingerprints. Two calls with equal configurations give equal results. A function that
+    cannot be known by what it holds raises a StoreError, or, unless `strict`, is marked as unknown.
     """
+    _check_tokens_and_rule(tokens, rule)
     every = inspect.signature(descend).bind(tokens, rule, **options)
     every.apply_defaults()
     settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
     settings["head"] = as_head(settings["head"])
-    known = rule if isinstance(rule, StepRule) else {"name": "optax", "update": rule.update}
-    return fingerprint({"tokens": tokens.digest(), "rule": known, **settings})
+    # Of a foreign rule both halves count: some hold their numbers in the state that `init` makes.
+    known = rule if isinstance(rule, StepRule) else {"name": "optax", "init": rule.init, "update": rule.update}
+    return fingerprint({"tokens": tokens.digest(), "rule": known, **settings}, strict=strict)
 
 
 @dataclass
@@ -236,11 +245,15 @@ class _Loop:
         stop_seconds: float | None,
     ) -> Trajectory:
         done = {at for at, _ in self.records}
-        ahead = sorted({s for s in schedule if s >= self.step and s not in done} | {steps})
+        ahead = sorted(({at for at in schedule if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
         look = FIRST_LOOK
         while ahead:
+            if self._lost():
+                return self.trajectory(Status.NOT_FINITE)
+            if stop_misalignment is not None and self._aligned(stop_misalignment):
+                return self.trajectory(Status.ALIGNED)
             lengths = _next_lengths(self.step, ahead, look, together)
             lap = time.perf_counter()
             found = self._advance(lengths, together, recording=bool(schedule))
@@ -253,13 +266,9 @@ class _Loop:
                         self.records.append((int(at), {k: v[:, i] for k, v in found.items()}))
             if on_step is not None:
                 on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
-            if self._lost():
-                return self.trajectory(Status.NOT_FINITE)
-            if ahead and stop_misalignment is not None and self._aligned(found, stop_misalignment):
-                return self.trajectory(Status.ALIGNED)
             if ahead and stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
                 return self.trajectory(Status.OUT_OF_TIME)
-        return self.trajectory(Status.FINISHED)
+        return self.trajectory(Status.NOT_FINITE if self._lost() else Status.FINISHED)
 
     @property
     def seconds(self) -> float:
@@ -293,9 +302,12 @@ class _Loop:
         bad = [~np.isfinite(p).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
         return bool(np.logical_or.reduce(bad).all())
 
-    def _aligned(self, found: dict[str, np.ndarray], limit: float) -> bool:
-        apart = [v for k, v in found.items() if k.startswith("misalignment_")]
-        return bool(apart) and all((v <= limit).all() for v in apart)
+    def _aligned(self, limit: float) -> bool:
+        """Does the run stand at a record where every misalignment is at most `limit`?"""
+        if not self.records or self.records[-1][0] != self.step:
+            return False
+        apart = [v for k, v in self.records[-1][1].items() if k in {f"misalignment_{name}" for name in self.targets}]
+        return all((v <= limit).all() for v in apart)
 
     def trajectory(self, status: Status) -> Trajectory:
         """The run as it stands."""

@@ -1,0 +1,11 @@
+"""Runs on disk: computed once, kept under a hash of their configuration, taken up again after a kill.
+
+| name | what |
+|---|---|
+| `Store` | a folder of runs: `descend`, `keep`, `map`, `runs`, `size`, `clear` |
+| `Kept` | arrays and facts of one kept computation |
+| `attnlab.store.doctor.examine` | is this installation sound? |
+"""
+
+from attnlab.store.results import Kept as Kept
+from attnlab.store.store import Store as Store

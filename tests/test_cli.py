@@ -1,0 +1,79 @@
+"""The commands as a newcomer runs them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attnlab.cli import main
+
+
+def attnlab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "attnlab", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def test_help_and_version():
+    done = attnlab("--help")
+    assert done.returncode == 0
+    for command in ("demo", "bench", "doctor"):
+        assert command in done.stdout
+    assert attnlab("--version").stdout.startswith("attnlab ")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["demo", "--steps-of-mine", "3"], ["demo", "--seed", "many"]])
+def test_wrong_usage_exits_with_2(arguments):
+    done = attnlab(*arguments)
+    assert done.returncode == 2
+    assert not done.stdout
+
+
+def test_bad_input_exits_with_2_and_a_message(tmp_path):
+    done = attnlab("demo", "--seed", "-3", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "`seed` is -3" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_writes_what_it_says(tmp_path):
+    from attnlab.data.files import read_npz
+
+    done = attnlab("demo", "--out", "results", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "results" / "demo.json").read_text())
+    assert (tmp_path / "results" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "results/demo.png" in done.stderr
+    rows = {(row["data"], row["trained"]): row for row in printed["rows"]}
+    assert set(rows) == {(d, w) for d in ("plane", "sphere") for w in ("W", "K, Q")}
+    # What is printed is what was measured: recompute a cell from the stored arrays.
+    arrays, _ = read_npz(tmp_path / "results" / "demo.npz", "the demo's arrays")
+    assert rows["sphere", "W"]["all queries on their best token"] == int(arrays["sphere_W_best"].sum())
+    assert rows["sphere", "K, Q"]["least top attention"] == arrays["sphere_KQ_attention"][:, -1].min()
+
+
+def test_demo_table_is_readable_without_a_terminal(tmp_path):
+    done = attnlab("demo", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "all queries on their best token" in done.stdout
+    assert "…" not in done.stdout  # nothing was cut off
+
+
+def test_doctor(capsys, monkeypatch):
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "attnlab" in text
+    assert "FAILED" not in text
+
+
+def test_bench_measures_both_sides(tmp_path, capsys):
+    """A tiny run of the real benchmark; needs PyTorch, which the tests do not install."""
+    pytest.importorskip("torch")
+    assert main(["bench", "--quick", "--json", "--out", str(tmp_path / "bench.json")]) == 0
+    result = json.loads((tmp_path / "bench.json").read_text())
+    for entry in result["speed"]:
+        for run in entry["runs"]:
+            assert run["ratio"] == pytest.approx(run["peer_seconds"] / run["seconds"])
