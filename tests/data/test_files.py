@@ -227,6 +227,7 @@ print(json.dumps([t.fingerprint(v) for v in values]))
 """
 
 
+@pytest.mark.slow
 def test_fingerprints_are_the_same_in_every_process():
     code = CHILD.format(folder=os.path.dirname(__file__))
     found = set()

@@ -114,6 +114,7 @@ def test_gradient_with_a_trained_head(loss, mask):
     ("head", "kind", "mask"),
     [("linear", "W", "none"), ("linear", "W+u", "causal"), ("user", "KQ-low", "general"), ("mlp", "W", "padding")],
 )
+@pytest.mark.slow
 def test_trials_are_independent(head, kind, mask):
     rng = np.random.default_rng(5)
     tokens, params = make_tokens(rng, mask, trials=3), make_params(rng, kind, trials=3)

@@ -77,6 +77,7 @@ def rise(name: str, margin: float, log_drop: float, sign: int):
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_excess_of_any_drop(name, sign):
     """From drops of e^-1000 to 50, at margins of either sign, the logarithm is right to the last digits."""
     loss = al.models.LOSSES[name]

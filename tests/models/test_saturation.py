@@ -149,6 +149,7 @@ def test_causal_rows_each_have_their_own_leader():
         check(tokens, {"W": factor * W}, oracle.linear(tokens.v), tolerance=tolerance)
 
 
+@pytest.mark.slow
 def test_sequences_of_very_different_margins():
     """Gaps of 5, 200 and 3000: the least saturated sequence rules, alone the others are as exact."""
     rng = np.random.default_rng(0)
@@ -285,6 +286,7 @@ def test_tiny_and_huge_tokens(kind, power, margin):
 
 @pytest.mark.parametrize("margin", [10, 1000])
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (1, 1)])
+@pytest.mark.slow
 def test_smallest_shapes(n, d, margin):
     tokens, params, rng = saturated(grid, 8, margin, "W", n=n, d=d)
     for head in ("linear", "concave", "user"):

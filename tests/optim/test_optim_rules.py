@@ -303,9 +303,7 @@ def test_norms_of_scaled_gradients_match_long_double(entries, scales):
     assert float(top) == (max(nonzero) if nonzero else 0.0)
     for k, a in g.items():
         assert np.all(np.isfinite(shared[k]))
-        np.testing.assert_allclose(
-            np.asarray(shared[k], LD), a * np.exp(-LD(float(top))), rtol=1e-12, atol=1e-300
-        )
+        np.testing.assert_allclose(np.asarray(shared[k], LD), a * np.exp(-LD(float(top))), rtol=1e-12, atol=1e-300)
 
 
 def test_a_plain_gradient_is_brought_to_unit_scale():
@@ -391,6 +389,20 @@ def test_momentum_of_steps_rolls_on_over_a_zero_gradient():
             move, _ = rule.update(g, state)
             again = {"A": -(0.081 + 0.1), "B": -0.1 * (0.81 * 2 + 2) / 2}[form]
             assert float(move["W"][0, 1]) == pytest.approx(again, rel=1e-14)
+
+
+@pytest.mark.parametrize("c", [-2000.0, 0.0, 2000.0])
+def test_a_zero_gradient_does_not_wipe_out_a_velocity_of_another_scale(c):
+    """Form B: gradient, nothing, gradient, at e^c; a zero gradient comes with scale e^0."""
+    rule, follow = al.ngd_momentum(0.1, form="B"), oracle.momentum_b(0.1)
+    zero = {"W": np.zeros((1, 2))}
+    with jax.enable_x64(True):
+        state = rule.init(zero)
+        for g, scale in (([[3.0, 1.0]], c), ([[0.0, 0.0]], 0.0), ([[-1.0, 2.0]], c)):
+            mantissa, log_scale = {"W": np.array(g)}, {"W": scale}
+            got, state = rule.update(mantissa, state, zero, log_scale=log_scale)
+            want = follow(true_value(mantissa, log_scale), zero, {})
+            assert relative_error(got, want) < 1e-11
 
 
 # --- polyak ------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def test_schedules_by_hand():
     assert log_spaced(0) == (0,)
     assert log_spaced(1) == (0, 1)
     assert log_spaced(30, per_decade=3) == (0, 1, 2, 5, 10, 22, 30)
+    assert log_spaced(5000) == log_spaced(5000, per_decade=20)
     assert record_steps(3, 30) == (0, 1, 2, 5, 10, 22, 30)
     assert record_steps(np.int64(1), 100) == (0, 1, 10, 100)
     assert record_steps(None, 30) == ()
