@@ -169,7 +169,7 @@ def test_pull_back_keeps_mantissa_and_scale_apart(seed, gap):
     a[np.arange(3), rng.integers(0, T, 3)] += 16 + gap
     g = rng.standard_normal((3, T))
     log_weight, sign = np.array([0.5, -400.0, -np.inf]), np.array([-1.0, 1.0, -1.0])
-    rows = (jnp.array(p) for p in (g, log_weight, sign))
+    rows = (jnp.array(p) for p in (g, np.zeros(3), log_weight, sign))
     mantissa, scale = (np.asarray(p) for p in pull_back(weights(jnp.array(a)), *rows))
     factor = [int(s) * mp.exp(mpf(c)) for c, s in zip(log_weight, sign, strict=True)]  # e^-inf is 0
     truth = [[factor[i] * e for e in product(a[i], g[i])] for i in range(3)]

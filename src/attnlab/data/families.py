@@ -139,6 +139,9 @@ def _signal_set(
 ) -> Tokens:
     if not signal > 0:
         raise InputError(message(f"`signal` is {signal}; wanted a positive norm."))
+    for name, value in (("noise", noise), ("signal_noise", signal_noise)):
+        if not np.isfinite(value):
+            raise InputError(message(f"`{name}` is {value}; wanted a finite number."))
     # Always two Gaussians, so that both families draw the same numbers from the same seed.
     basis = np.linalg.qr(rng.standard_normal((d, 2)))[0].T[:directions]  # orthonormal rows
     plus, minus = signal * basis[0], signal * (basis[1] if directions == 2 else -basis[0])
@@ -212,7 +215,7 @@ def bad_direction(*, trials: int | None = None) -> Tokens:
 def _batch(family: str, draw: Callable[[np.random.Generator], Tokens], seed: int, trials: int | None) -> Tokens:
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
-    if trials is not None and trials < 1:
+    if trials is not None and (not isinstance(trials, int | np.integer) or trials < 1):
         raise InputError(message(f"`trials` is {trials}; wanted at least 1, or None for no trial axis."))
     drawn = [draw(np.random.default_rng([seed, i])) for i in range(trials or 1)]
     tokens = drawn[0] if trials is None else Tokens.stack(drawn)

@@ -51,11 +51,14 @@ def read_npz(path: str | os.PathLike[str], wanted: str) -> tuple[dict[str, np.nd
     """Arrays and facts of an npz file; `wanted` says in words what should be in it, for the error messages."""
     try:
         # Opened here: given a path, np.load leaks the file when its content is broken.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
             if not isinstance(content, np.lib.npyio.NpzFile):
                 raise InputError(message(f"`{path}` holds a single array; wanted {wanted}."))
             arrays = {name: content[name] for name in content.files}
         facts = json.loads(str(arrays.pop(FACTS, "{}")))
+        if not isinstance(facts, dict):
+            raise ValueError(f"its entry `{FACTS}` is not a JSON object")
     except FileNotFoundError:
         raise InputError(message(f"There is no file `{path}`; wanted {wanted}.")) from None
     except (PermissionError, IsADirectoryError) as error:

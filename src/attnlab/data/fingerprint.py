@@ -19,10 +19,12 @@ HINT = "use numbers, text, arrays, named functions, functools.partial, dataclass
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """A hash of arrays: their shapes, types and bytes."""
+    """A hash of arrays: their shapes, types and values."""
     h = hashlib.blake2b(digest_size=16)
     for array in arrays:
         h.update(f"{array.shape}{array.dtype}".encode())
+        if array.dtype.kind == "f":
+            array = array + 0.0  # -0.0 is 0.0
         h.update(np.ascontiguousarray(array).tobytes())
     return h.hexdigest()
 

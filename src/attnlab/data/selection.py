@@ -45,10 +45,14 @@ def scores(tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None)
         values = np.asarray(head.token_values(tokens), dtype=np.float64)
     elif callable(head):
         values = _values_of_function(head, tokens)
+    elif head is not None:
+        raise InputError(message(f"`head` is {head!r}; wanted None, a head object, or a function of one token."))
     else:
         if tokens.v is None:
             raise InputError(message("These tokens have no `v`, which the linear head needs.", "pass v= or head="))
         values = np.einsum("...ntd,...d->...nt", tokens.x, tokens.v)
+    if not np.isfinite(values).all():
+        raise InputError(message("`head` gives NaN or infinite values for some tokens; all must be finite."))
     per_row = values if tokens.K is None else values[..., None, :]
     return tokens.y[..., None] * per_row
 

@@ -93,6 +93,8 @@ class Tokens:
             if query != "all":
                 raise InputError(message(f"`query` is {query!r}; wanted a row number or 'all'."))
             return cls(x=x_, z=x_, y=y, v=v, mask=mask, info=info)
+        if not isinstance(query, int | np.integer):
+            raise InputError(message(f"`query` is {query!r}; wanted a row number or 'all'."))
         if not -T <= query < T:
             raise InputError(message(f"`query` is {query}; sequences of {T} tokens have rows 0 to {T - 1}."))
         return cls(x=x_, z=x_[..., query, :], y=y, v=v, mask=mask, info=info)
@@ -177,7 +179,7 @@ class Tokens:
                         "np.savez(path, x=x, z=z, y=y)")
             )  # fmt: skip
         known = {k: arrays[k] for k in ("x", "z", "y", "v", "mask") if k in arrays}
-        info = {k: np.asarray(v) if isinstance(v, list) else v for k, v in facts.get("info", {}).items()}
+        info = {k: _as_array(v) for k, v in facts.get("info", {}).items()}
         return cls(**known, info=info)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -196,15 +198,20 @@ class Tokens:
         return f"Tokens({', '.join(parts)})"
 
 
-def _numbers(name: str, value: ArrayLike) -> Array:
-    """A fresh finite float64 array."""
+def real_numbers(name: str, value: ArrayLike) -> Array:
+    """A fresh float64 array."""
     try:
         given = np.asarray(value)
-        if given.dtype.kind == "c":
-            raise TypeError("complex")
-        array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"its type is {given.dtype}")
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(message(f"`{name}` is not an array of real numbers ({error}).")) from error
+
+
+def _numbers(name: str, value: ArrayLike) -> Array:
+    """A fresh finite float64 array."""
+    array = real_numbers(name, value)
     bad = ~np.isfinite(array)
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -303,8 +310,25 @@ def _mask(mask: ArrayLike | str, lead: tuple[int, ...], rows: tuple[int, ...], T
 
 
 def _stack_fact(values: list[Any]) -> Any:
-    same = all(np.array_equal(v, values[0]) for v in values)
-    return values[0] if same and not isinstance(values[0], np.ndarray) else np.stack([np.asarray(v) for v in values])
+    if not any(isinstance(v, np.ndarray) for v in values):
+        if all(v == values[0] for v in values):
+            return values[0]
+        if not all(isinstance(v, bool | int | float | str | np.generic) for v in values):
+            return list(values)
+    if len({np.shape(v) for v in values}) > 1:
+        return list(values)
+    return np.stack([np.asarray(v) for v in values])
+
+
+def _as_array(value: Any) -> Any:
+    """A list of numbers, however nested, as the array it was; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return value
+    return array if array.dtype.kind in "biuf" else value
 
 
 def _pick_trial(value: Any, trial: int | slice, trials: int) -> Any:

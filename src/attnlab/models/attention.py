@@ -25,7 +25,7 @@ from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import Head, Linear
 from attnlab.models.losses import Loss
-from attnlab.models.softmax import Weights, pull_back, weights
+from attnlab.models.softmax import NOISE, Weights, pull_back, weights
 
 Params = dict[str, Any]  # {"W"} or {"K", "Q"}, and {"u"} when the head is trained
 
@@ -35,7 +35,7 @@ SMALL = -12.0
 
 
 class ScaledGradient(NamedTuple):
-    """A gradient `mantissa * e^log_scale`, per parameter; the largest entry of each nonzero mantissa is 1."""
+    """A gradient `mantissa * e^log_scale`, per parameter; a nonzero mantissa has largest entry 1, to rounding."""
 
     mantissa: Params
     log_scale: Params
@@ -109,6 +109,19 @@ class AttentionModel:
         apply = jax.vmap(jax.vmap(self.head, (None, 0)), (None, 0))
         return problem.y * apply(problem.head, self.outputs(problem, probs))
 
+    def _through_head(self, params: Params, problem: Problem, probs: Array) -> tuple[Array, Array, Array]:
+        """Margins (n, K), their derivative in the attention weights (n, K, T), and its rounding error (n, K)."""
+        if self.linear:
+            v = self._head_vector(params, problem)
+            cotangent = problem.y[..., None] * (problem.x @ v)[:, None, :]
+            terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(v), axis=-1)[:, None]
+            return self.margins(params, problem, probs), cotangent, NOISE * jnp.broadcast_to(terms, problem.y.shape)
+        both = jax.vmap(jax.vmap(jax.value_and_grad(self.head, argnums=1), (None, 0)), (None, 0))
+        value, slope = both(problem.head, self.outputs(problem, probs))
+        cotangent = problem.y[..., None] * jnp.einsum("nkd,ntd->nkt", slope, problem.x)
+        terms = jnp.einsum("nkd,nd->nk", jnp.abs(slope), jnp.max(jnp.abs(problem.x), axis=1))
+        return problem.y * value, cotangent, NOISE * terms
+
     def evaluate(self, params: Params, problem: Problem) -> Evaluation:
         """Logits, attention weights and margins."""
         logits = self.logits(params, problem)
@@ -120,12 +133,11 @@ class AttentionModel:
         attention = {name: p for name, p in params.items() if name != "u"}
         logits, to_params = jax.vjp(lambda p: self.logits(p, problem), attention)
         w = weights(logits)
-        margins, to_probs = jax.vjp(lambda s: self.margins(params, problem, s), w.probs)
-        (cotangent,) = to_probs(jnp.ones_like(margins))
+        margins, cotangent, rounding = self._through_head(params, problem, w.probs)
         # The objective averages over sequences.
         log_slope = self.loss.log_slope(margins) - jnp.log(float(problem.y.shape[0]))
         sign = self.loss.slope_sign(margins)
-        to_logits, scale = pull_back(w, cotangent, log_slope, sign)
+        to_logits, scale = pull_back(w, cotangent, rounding, log_slope, sign, problem.visible)
         (mantissa,) = to_params(to_logits)
         log_scale = dict.fromkeys(mantissa, scale)
         if self.train_head:
@@ -152,9 +164,9 @@ class AttentionModel:
         With drop `delta = y h(x_ref) - y h(o)`, found from the weights of the other tokens and never by
         subtracting two nearly equal losses.
         """
-        n, _, T = evaluation.logits.shape
-        at_reference = jnp.arange(T) == problem.reference[..., None]
-        log_off = jnp.where(at_reference, -jnp.inf, evaluation.weights.log_probs)
+        n = evaluation.logits.shape[0]
+        # Twins of the reference cost nothing and would hide, by their weight, the tokens that do.
+        log_off = jnp.where(self._differs(problem), evaluation.weights.log_probs, -jnp.inf)
         peak = _finite(jnp.max(log_off, axis=-1))
         off = jnp.exp(log_off - peak[..., None])
         drop = self._drop(problem, evaluation, off, peak)  # in units of e^peak
@@ -168,11 +180,10 @@ class AttentionModel:
     def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
         """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
         if self.linear:
-            values = problem.x @ problem.head["v"]  # (n, T)
-            behind = jnp.take_along_axis(values, problem.reference, axis=1)[..., None] - values[:, None, :]
-            return problem.y * jnp.sum(off * behind, axis=-1)
+            return problem.y * jnp.sum(off * self._behind(problem), axis=-1)
         picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
-        direction = jnp.einsum("nkt,ntd->nkd", off, problem.x) - jnp.sum(off, -1, keepdims=True) * picked
+        # Not an einsum: XLA fuses this sum and never holds the (n, K, T, d) differences, which a dot would.
+        direction = jnp.sum(off[..., None] * (problem.x[:, None] - picked[:, :, None]), axis=2)
         reference = picked + problem.common[:, None, :]
         middle = reference + 0.5 * jnp.exp(peak)[..., None] * direction
         slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
@@ -181,6 +192,20 @@ class AttentionModel:
             return by_slope
         by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
         return jnp.where(peak > SMALL, by_values, by_slope)
+
+    def _behind(self, problem: Problem) -> Array:
+        """v.x_ref - v.x_t, (n, K, T), with rounding taken for zero."""
+        values = problem.x @ problem.head["v"]  # (n, T)
+        behind = jnp.take_along_axis(values, problem.reference, axis=1)[..., None] - values[:, None, :]
+        terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
+        return jnp.where(jnp.abs(behind) > NOISE * terms[:, None, None], behind, 0.0)
+
+    def _differs(self, problem: Problem) -> Array:
+        """Which tokens, taken for the reference, change the margin; (n, K, T)."""
+        if self.linear:
+            return self._behind(problem) != 0
+        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)
+        return jnp.any(problem.x[:, None] != picked[:, :, None], axis=-1)
 
     def _head_vector(self, params: Params, problem: Problem) -> Array:
         return params["u"] if self.train_head else problem.head["v"]

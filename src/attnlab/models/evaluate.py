@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Array, Tokens
+from attnlab.data.tokens import Array, Tokens, real_numbers
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, make_problem
 from attnlab.models.heads import Head, Linear, as_head
@@ -32,9 +32,11 @@ def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) 
     rank = np.shape(named["K"])[-1] if "K" in named and np.ndim(named["K"]) else 0
     for name, given in named.items():
         wanted = {"W": (d, d), "K": (d, rank), "Q": (d, rank), "u": (d,)}[name]
-        value = np.asarray(given, dtype=np.float64)
+        value = real_numbers(name, given)
         if value.shape not in (wanted, lead + wanted):
             raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}, or {lead + wanted}."))
+        if 0 in value.shape:
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted at least one column."))
         if not np.isfinite(value).all():
             raise InputError(message(f"`{name}` holds NaN or infinite entries; all must be finite."))
         checked[name] = np.array(np.broadcast_to(value, lead + wanted))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-# A difference of cotangents smaller than this many units of rounding of its terms is zero.
+# A sum smaller than this, relative to the sum of the sizes of its terms, is zero.
 NOISE = 8 * float(jnp.finfo("float64").eps)
 
 
@@ -69,29 +69,38 @@ def weights(logits: Array) -> Weights:
     return Weights(exponentials / total, shifted - jnp.log(total), first_largest(logits))
 
 
-def pull_back(w: Weights, cotangent: Array, log_weight: Array, sign: Array) -> tuple[Array, Array]:
+def pull_back(
+    w: Weights, cotangent: Array, rounding: Array, log_weight: Array, sign: Array, visible: Array | None = None
+) -> tuple[Array, Array]:
     """Pull a cotangent of the attention weights back to the logits, as mantissa and one common log-scale.
 
     Computes `e^c h` with `h_t = sign * e^log_weight * s_t * sum_tau s_tau (g_t - g_tau)` over all queries at once.
-    The largest factor `e^log_weight s_t` of any token off the top whose cotangent differs from the top's is taken
-    out as `e^c`, so `h` has entries of order g however small the gradient is.
+    The largest factor `e^log_weight s_t` of any token whose cotangent differs from that of its top token is taken out
+    as `e^c`, so `h` has entries of order g however small the gradient is.
 
     Args:
         w: attention weights, (..., T).
         cotangent: g, (..., T).
+        rounding: differences of g up to this are zero, (...).
         log_weight, sign: log magnitude and sign of the weight of each query, (...).
+        visible: which tokens have logits above -inf, (..., T); None for all.
 
     Returns:
         (mantissa h (..., T), log-scale c (scalar)).
     """
     g = cotangent - jnp.sum(jnp.where(w.top, cotangent, 0.0), axis=-1, keepdims=True)
-    rise = g - jnp.sum(w.probs * g, axis=-1, keepdims=True)
-    # A duplicate of the top token has g = 0 up to rounding and no influence, yet a weight of order one: left in, it
-    # would set the scale and flush to zero the tokens that do matter.
-    noise = NOISE * jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True)
-    matters = ~w.top & (jnp.abs(rise) > noise)
-    log_factor = jnp.where(matters, w.log_probs + log_weight[..., None], -jnp.inf)
-    scale = jnp.max(log_factor)
+    differs = jnp.abs(g) > rounding[..., None]
+    differs = differs if visible is None else differs & visible
+    # `peak` is the weight of the heaviest token that differs from the top one; everything in the row is of its order.
+    log_peak = jnp.max(jnp.where(differs, w.log_probs, -jnp.inf), axis=-1, keepdims=True)
+    peak_or_one = jnp.where(jnp.isneginf(log_peak), 0.0, log_peak)
+    relative = jnp.where(differs, jnp.exp(w.log_probs - peak_or_one), 0.0)
+    mean = jnp.sum(relative * g, axis=-1, keepdims=True)  # sum_tau s_tau g_tau, in units of peak
+    rise = g - jnp.exp(peak_or_one) * mean
+    # A twin, as good as the top token, may hold half the weight; only the mean pulls it, which is of order peak.
+    twin = jnp.where(differs | w.top, 0.0, w.probs)
+    log_row = log_peak + log_weight[..., None]
+    scale = jnp.max(log_row)
     scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
-    off = sign[..., None] * jnp.exp(log_factor - scale) * rise
+    off = sign[..., None] * jnp.exp(log_row - scale) * (relative * rise - twin * mean)
     return jnp.where(w.top, -jnp.sum(off, axis=-1, keepdims=True), off), scale

@@ -11,13 +11,13 @@ import numpy as np
 import optax
 from jax import Array
 
-from attnlab.errors import InputError, message
 from attnlab.optim.rule import (
     StepRule,
     Tree,
     common_scale,
     log_norm,
     norm,
+    number,
     one_of,
     positive,
     scaled,
@@ -82,14 +82,14 @@ def ngd(
     """
     settings: dict[str, Any] = {
         "step": positive("step", step),
-        "cap": positive("cap", cap),
+        "cap": positive("cap", cap, infinite=True),
         "norms": one_of("norms", norms, ("separate", "total")),
         "guard": one_of("guard", guard, ("stable", "paper")),
     }
     if guard == "paper":
         settings |= {
             "eps": positive("eps", eps),
-            "regularizer": positive("regularizer", regularizer, zero=True),
+            "regularizer": number("regularizer", regularizer, "a number at least 0", lambda v: 0 <= v < np.inf),
         }
 
     def init(params: Tree) -> NgdState:
@@ -169,14 +169,13 @@ def ngd_momentum(
     """Normalized gradient descent with momentum b; `s = min(step / |grad|, cap)` as in `ngd`.
 
     Form "A" averages normalized steps: `v <- b v + s grad; w <- w - v`. Form "B", as in deep-learning frameworks,
-    averages gradients and then scales: `v <- b v + grad; w <- w - s v`.
+    averages gradients and then scales: `v <- b v + grad; w <- w - s v`. Form "B" needs a cap: as gradients shrink, s
+    grows while v still remembers the larger ones, and without a bound on s the steps run away.
     """
-    if not 0 <= momentum < 1:
-        raise InputError(message(f"`momentum` is {momentum}; wanted a number from 0 up to, not including, 1."))
     settings: dict[str, Any] = {
         "step": positive("step", step),
-        "momentum": float(momentum),
-        "cap": positive("cap", cap),
+        "momentum": _fraction("momentum", momentum),
+        "cap": positive("cap", cap, infinite=True),
         "norms": one_of("norms", norms, ("separate", "total")),
         "form": one_of("form", form, ("A", "B")),
     }
@@ -247,7 +246,7 @@ def _momentum_b(
 
     def moved(v: Array, v_scale: Array, length: Array) -> Array:
         factor = jnp.minimum(jnp.log(state.step) - length, jnp.log(state.cap)) + v_scale
-        return -v * jnp.where(jnp.isneginf(length), 0.0, jnp.exp(factor))
+        return jnp.where((v == 0) | jnp.isneginf(length), 0.0, -v * jnp.exp(factor))
 
     return jax.tree.map(moved, velocity, velocity_scale, lengths), state
 
@@ -259,6 +258,10 @@ _MOMENTUM_UPDATES = {
 }
 
 
+def _fraction(name: str, value: Any) -> float:
+    return number(name, value, "a number from 0 up to, not including, 1", lambda v: 0 <= v < 1)
+
+
 class AdamState(NamedTuple):
     """State of `adam`."""
 
@@ -268,7 +271,12 @@ class AdamState(NamedTuple):
 
 def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> StepRule:
     """Adam without weight decay, at its usual constants."""
-    settings = {"step": positive("step", step), "b1": float(b1), "b2": float(b2), "eps": positive("eps", eps)}
+    settings = {
+        "step": positive("step", step),
+        "b1": _fraction("b1", b1),
+        "b2": _fraction("b2", b2),
+        "eps": positive("eps", eps),
+    }
     scaling = optax.scale_by_adam(b1=settings["b1"], b2=settings["b2"], eps=settings["eps"])
     update = _ADAM_UPDATES.setdefault((settings["b1"], settings["b2"], settings["eps"]), partial(_adam_update, scaling))
     return StepRule("adam", lambda p: AdamState(jnp.asarray(settings["step"]), scaling.init(p)), update, settings)

@@ -10,7 +10,7 @@ from jax import Array
 
 from attnlab.errors import InputError, message
 from attnlab.optim.descent import ngd, normalized
-from attnlab.optim.rule import StepRule, Tree, positive, scaled
+from attnlab.optim.rule import StepRule, Tree, number, positive, scaled
 
 
 class JointDecayState(NamedTuple):
@@ -28,9 +28,10 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
     `W <- W - step (t+1)^-1 grad_W / |grad_W|`, with 0/0 = 0. Theory wants 2/3 <= power < 1. Parameters must be a
     dict; the head is the entry "u".
     """
-    if not 0 < power <= 1:
-        raise InputError(message(f"`power` is {power}; wanted a number in (0, 1].", "the paper uses 2/3"))
-    settings = {"step": positive("step", step), "power": float(power)}
+    settings = {
+        "step": positive("step", step),
+        "power": number("power", power, "a number in (0, 1]; the paper uses 2/3", lambda p: 0 < p <= 1),
+    }
 
     def init(params: Tree) -> JointDecayState:
         if not isinstance(params, dict) or "u" not in params:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from attnlab.errors import InputError, message
-from attnlab.optim.rule import StepRule, Tree, positive, scaled, scaled_by, total_log_norm
+from attnlab.optim.rule import StepRule, Tree, number, positive, scaled, scaled_by, total_log_norm
 
 
 class PolyakState(NamedTuple):
@@ -33,11 +33,9 @@ def polyak(*, cap: float = np.inf, constant: float = 0.5, floor: float | Literal
     There is no step where the gradient is zero or the loss is at or below the floor. Outside `descend` pass
     `value=loss` to `update` and a numeric floor.
     """
-    settings: dict[str, Any] = {"cap": positive("cap", cap), "constant": positive("constant", constant)}
-    automatic = isinstance(floor, str)
-    if automatic and floor != "auto":
-        raise InputError(message(f"`floor` is {floor!r}; wanted a number or 'auto'."))
-    settings["floor"] = "auto" if automatic else float(floor)
+    settings: dict[str, Any] = {"cap": positive("cap", cap, infinite=True), "constant": positive("constant", constant)}
+    automatic = isinstance(floor, str) and floor == "auto"
+    settings["floor"] = "auto" if automatic else number("floor", floor, "a finite number or 'auto'", np.isfinite)
 
     def init(_: Tree) -> PolyakState:
         values = (settings["constant"], settings["cap"], 0.0 if automatic else settings["floor"])

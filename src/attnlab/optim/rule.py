@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -47,15 +48,23 @@ class StepRule(optax.GradientTransformationExtraArgs):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
 
 
-def positive(name: str, value: float, *, zero: bool = False) -> float:
-    """`value` if it is a positive number (or zero, if that is allowed)."""
+def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) -> float:
+    """`value` as a float if it is one real number and `good`; else an error that says what is wanted."""
+    if isinstance(value, str | bytes | bool) or np.ndim(value) != 0 or not np.isrealobj(value):
+        raise InputError(message(f"`{name}` is {value!r}; wanted {wanted}."))
     try:
-        good = value > 0 or (zero and value == 0)
-    except TypeError:
-        good = False
-    if not good:
-        raise InputError(message(f"`{name}` is {value!r}; wanted a {'non-negative' if zero else 'positive'} number."))
-    return float(value)
+        found = float(value)
+    except (TypeError, ValueError):
+        found = np.nan
+    if not good(found):
+        raise InputError(message(f"`{name}` is {value!r}; wanted {wanted}."))
+    return found
+
+
+def positive(name: str, value: Any, *, infinite: bool = False) -> float:
+    """`value` if it is a positive number, finite unless said otherwise."""
+    wanted = "a positive number" + (" (or infinity)" if infinite else ", finite")
+    return number(name, value, wanted, lambda v: v > 0 and (infinite or v < np.inf))
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
@@ -108,4 +117,5 @@ def common_scale(updates: Tree, scales: Tree) -> tuple[Tree, Array]:
 
 def scaled_by(log_factor: Array, updates: Tree, scales: Tree) -> Tree:
     """`-e^log_factor` times the gradient."""
-    return jax.tree.map(lambda m, s: -m * jnp.exp(log_factor + s), updates, scales)
+    # Where the mantissa is zero the factor may be infinite; there is no step there.
+    return jax.tree.map(lambda m, s: jnp.where(m == 0, 0.0, -m * jnp.exp(log_factor + s)), updates, scales)

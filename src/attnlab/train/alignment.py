@@ -24,9 +24,10 @@ def cosine(a: ArrayLike, b: ArrayLike) -> Any:
 
 
 def misalignment(a: ArrayLike, b: ArrayLike) -> Any:
-    """`1 - cosine(a, b)` to full relative accuracy, also when it is as small as 1e-30.
+    """`1 - cosine(a, b)` without the loss of digits of that subtraction: the angle is right to about 3e-16.
 
-    Computed from the part of a orthogonal to b, never by subtracting from 1.
+    Computed from the part of a orthogonal to b. A value m is therefore accurate to about 4e-16 / sqrt(m), relatively:
+    eight digits at 1e-16, one at 1e-30 (all of them where b has a single entry).
 
     >>> import attnlab as al
     >>> float(al.misalignment([[1.0, 1e-12]], [[1.0, 0.0]]))

@@ -126,9 +126,9 @@ def descend(
         init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=train_head
     )
     config = run_config(
-        tokens, rule, strict=False, steps=steps, parameterization=parameterization, loss=loss, head=head_, train_head=train_head,
-        rank=rank, init=init, init_scale=init_scale, seed=seed, record=record, metrics=metrics, targets=targets,
-        track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds,
+        tokens, rule, strict=False, steps=steps, parameterization=parameterization, loss=loss, head=head_,
+        train_head=train_head, rank=rank, init=init, init_scale=init_scale, seed=seed, record=record, metrics=metrics,
+        targets=targets, track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds,
     )  # fmt: skip
     scored = tokens
     if train_head and tokens.v is None:
@@ -152,6 +152,8 @@ def descend(
     if stop_misalignment is not None and not loop.targets:
         raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
     schedule = record_steps(record, int(steps))
+    if stop_misalignment is not None and not schedule:
+        raise InputError(message("`stop_misalignment` is looked at when recording; `record` asks for none."))
     if resume is None:
         loop.begin(_batched(start, tokens))
     else:

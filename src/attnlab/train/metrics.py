@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Evaluation, Params, Problem, ScaledGradient
 from attnlab.optim.rule import log_norm, scaled, total_log_norm
 from attnlab.train.alignment import misalignment_of_units, unit
@@ -92,6 +93,9 @@ def measure(
         found[f"misalignment_{name}"] = apart
         found[f"cosine_{name}"] = 1.0 - apart
     view = View(params, W, evaluation.logits, w.probs, evaluation.margins)
+    taken = [name for name, _ in user if name in found]
+    if taken:
+        raise InputError(message(f"`metrics` names {taken[0]!r}, which is recorded already.", "choose another name"))
     return found | {name: function(view) for name, function in user}
 
 

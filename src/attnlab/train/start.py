@@ -8,10 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Array, Tokens
+from attnlab.data.tokens import Array, Tokens, real_numbers
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
 from attnlab.models.evaluate import check_weights
+from attnlab.optim.rule import number
 from attnlab.train.alignment import unit
 
 Init = Literal["uniform", "gaussian", "zeros"] | Mapping[str, ArrayLike] | ArrayLike
@@ -44,8 +45,9 @@ def initial_weights(
         return _given(init, tokens, names, rank, train_head)
     if init not in ("uniform", "gaussian", "zeros"):
         raise InputError(message(f"`init` is {init!r}; wanted 'uniform', 'gaussian', 'zeros', an array, or a dict."))
-    if not scale >= 0:
-        raise InputError(message(f"`init_scale` is {scale!r}; wanted a number at least 0."))
+    scale = number("init_scale", scale, "a number at least 0", lambda s: 0 <= s < np.inf)
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
     if init == "zeros" and parameterization == "KQ":
         raise InputError(
             message("`init='zeros'` with (K, Q): zero is a stationary point, training would never move.",
@@ -98,6 +100,8 @@ def tracked_tokens(track: ArrayLike | None, tokens: Tokens, problem: Problem) ->
             message(f"`track` has shape {given.shape} and type {given.dtype}; wanted token numbers 0 to {tokens.T - 1} "
                     f"of shape {tokens.y.shape}.")
         )  # fmt: skip
+    if not np.take_along_axis(tokens.visible, given[..., None], axis=-1).all():
+        raise InputError(message("`track` names tokens that the mask hides from their query."))
     return np.expand_dims(given, -1) if tokens.K is None else given
 
 
@@ -111,10 +115,11 @@ def target_directions(
     lead = (1 if tokens.trials is None else tokens.trials,)
     found = {}
     for name, given in named.items():
-        value = np.asarray(given, dtype=np.float64)
+        value = real_numbers(f"targets[{name!r}]", given)
         shapes = [(tokens.d, tokens.d)] + ([(tokens.d,)] if train_head else [])
         fits = [s for s in shapes if value.shape in (s, (tokens.trials, *s))]
-        if not fits or not np.isfinite(value).all() or not value.any():
+        good = bool(fits) and np.isfinite(value).all()
+        if not good or not value.any(tuple(range(value.ndim - len(fits[0]), value.ndim))).all():
             wanted = " or ".join(map(str, shapes))
             raise InputError(
                 message(
