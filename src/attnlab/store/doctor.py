@@ -124,16 +124,14 @@ def _writable(store: Store) -> Seen:
 
 def _scope() -> Seen:
     """float64 inside, the user's own setting outside, before and after."""
-    import jax
     import jax.numpy as jnp
 
     from attnlab.models import in_float64
 
-    before = jax.config.jax_enable_x64
+    before = jnp.ones(1).dtype
     inside = str(in_float64(lambda: jnp.ones(1).dtype)())
     after = str(jnp.ones(1).dtype)
-    right = inside == "float64" and after == ("float64" if before else "float32")
-    return f"{inside} inside, {after} outside", right and jax.config.jax_enable_x64 == before
+    return f"{inside} inside, {after} outside", inside == "float64" and after == before
 
 
 def _softmax_derivative() -> Seen:

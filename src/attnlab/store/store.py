@@ -191,7 +191,7 @@ class Store:
         from joblib import Parallel, delayed
 
         self._folder.make_ready()
-        pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        pool: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)  # pyright: ignore[reportArgumentType]
         yield from pool(delayed(_keep_there)(self.path, name, compute) for name, compute in tasks)
 
     def _keep(self, name: Identity, compute: Callable[[], Outcome]) -> Kept:
