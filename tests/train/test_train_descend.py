@@ -637,3 +637,27 @@ def test_equal_shapes_share_one_compiled_program():
     al.descend(tokens, al.ngd(0.3, cap=5.0), steps=17, record=[3, 4], head=head, loss=loss)
     al.descend(tokens, al.ngd(0.1), steps=10, head=al.models.Concave(0.7))
     assert advance._cache_size() == before
+
+
+@pytest.mark.parametrize("parameterization", ["W", "KQ"])
+@pytest.mark.parametrize("shape", [(5, 5, 10), (3, 4, 4)])
+def test_a_long_run_of_one_trial_is_the_same_in_any_batch(shape, parameterization):
+    """2000 steps, by which time K and Q have magnified any difference in the last digit beyond recognition."""
+    tokens = al.data.sphere(*shape, seed=1, trials=18)
+    options = {"steps": 2000, "parameterization": parameterization, "record": None}
+    together = al.descend(tokens, al.ngd(0.1), **options)
+    few = al.descend(tokens[:3], al.ngd(0.1), **options)
+    np.testing.assert_allclose(few.W, together.W[:3], rtol=0, atol=1e-12 * np.abs(together.W).max())
+    for i in (0, 16):
+        alone = al.descend(tokens[i], al.ngd(0.1), init={k: w[i] for k, w in together.initial.items()}, **options)
+        np.testing.assert_allclose(alone.W, together.W[i], rtol=0, atol=1e-12 * np.abs(alone.W).max())
+
+
+def test_recording_does_not_change_a_run():
+    tokens = al.data.sphere(5, 5, 10, seed=2, trials=3)
+    options = {"steps": 1000, "parameterization": "KQ"}
+    silent = al.descend(tokens, al.ngd(0.1), record=None, **options)
+    watched = al.descend(tokens, al.ngd(0.1), metrics={"trace": lambda v: jnp.trace(v.W)}, **options)
+    stopping = al.descend(tokens, al.ngd(0.1), targets=np.eye(10), stop_misalignment=1e-30, **options)
+    np.testing.assert_array_equal(silent.W, watched.W)
+    np.testing.assert_array_equal(silent.W, stopping.W)
