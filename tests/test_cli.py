@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import attnlab as al
 from attnlab.cli import main
+from attnlab.data.files import read_npz
 
 
 def attnlab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
@@ -36,8 +39,6 @@ def test_bad_input_exits_with_2_and_a_message(tmp_path):
 
 
 def test_demo_writes_what_it_says(tmp_path):
-    from attnlab.data.files import read_npz
-
     done = attnlab("demo", "--out", "results", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
@@ -72,8 +73,48 @@ def test_doctor(capsys, monkeypatch):
 def test_bench_measures_both_sides(tmp_path, capsys):
     """A tiny run of the real benchmark; needs PyTorch, which the tests do not install."""
     pytest.importorskip("torch")
-    assert main(["bench", "--quick", "--json", "--out", str(tmp_path / "bench.json")]) == 0
-    result = json.loads((tmp_path / "bench.json").read_text())
+    assert main(["bench", "--quick", "--only", "descent", "--json", "--out", str(tmp_path / "bench.json")]) == 0
+    result = json.loads((tmp_path / "bench.json").read_text())["descent"]
     for entry in result["speed"]:
         for run in entry["runs"]:
             assert run["ratio"] == pytest.approx(run["peer_seconds"] / run["seconds"])
+
+
+def test_solve_prints_and_saves_the_certificate(tmp_path):
+    tokens = al.data.sphere(n=4, T=5, d=8, seed=1)
+    tokens.save(tmp_path / "tokens.npz")
+    done = attnlab("solve", "tokens.npz", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    want = al.solve_margin(tokens, al.optimal_tokens(tokens))
+    assert result["margin"] == pytest.approx(want.margin, rel=1e-12)
+    assert result["selected"] == al.optimal_tokens(tokens).tolist()
+    assert result["locally_optimal"] is True
+    arrays, _ = read_npz(tmp_path / "tokens-margin.npz", "W")
+    np.testing.assert_allclose(arrays["W"], want.W, rtol=1e-12)
+    table = attnlab("solve", "tokens.npz", "--selected", "0,1,2,3", cwd=tmp_path)
+    assert table.returncode == 0, table.stderr
+    assert "support tokens" in table.stdout
+
+
+def test_solve_says_what_is_wrong(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    al.data.sphere(n=6, T=8, d=2, seed=0).save("flat.npz")
+    assert main(["solve", "flat.npz", "--selected", "0,1,2,3,4,5", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["status"] == "infeasible"
+    np.savez("no-head.npz", x=np.ones((1, 2, 2)), z=np.ones((1, 2)), y=[1])
+    np.savez("no-labels.npz", x=np.ones((1, 2, 2)), z=np.ones((1, 2)))
+    (tmp_path / "text.npz").write_text("not an archive")
+    al.data.sphere(trials=2).save("batch.npz")
+    for arguments, words in [
+        (["missing.npz"], "no file"),
+        (["text.npz"], "not readable"),
+        (["no-labels.npz"], "lacks y"),
+        (["no-head.npz"], "--selected"),
+        (["batch.npz"], "2 trials"),
+        (["flat.npz", "--selected", "0,1"], "`selected` has shape (2,)"),
+        (["flat.npz", "--selected", "a,b"], "whole numbers"),
+        (["flat.npz", "--selected", "0,1,2,3,4,99"], "token 99"),
+    ]:
+        assert main(["solve", *arguments]) == 2, arguments
+        assert words in capsys.readouterr().err, arguments

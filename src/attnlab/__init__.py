@@ -23,11 +23,14 @@ if TYPE_CHECKING:
         models as models,
         optim as optim,
         store as store,
+        svm as svm,
+        theory as theory,
         train as train,
     )
     from attnlab.data import Tokens as Tokens, optimal_tokens as optimal_tokens, scores as scores
     from attnlab.errors import (
         AttnlabError as AttnlabError,
+        InfeasibleSelection as InfeasibleSelection,
         InputError as InputError,
         StoreError as StoreError,
     )
@@ -42,6 +45,12 @@ if TYPE_CHECKING:
         polyak as polyak,
     )
     from attnlab.store import Store as Store
+    from attnlab.svm import (
+        MarginSolution as MarginSolution,
+        solve_margin as solve_margin,
+        solve_margins as solve_margins,
+    )
+    from attnlab.theory import is_locally_optimal as is_locally_optimal
     from attnlab.train import (
         Trajectory as Trajectory,
         cosine as cosine,
@@ -49,14 +58,16 @@ if TYPE_CHECKING:
         misalignment as misalignment,
     )
 
-_ROOMS = ("data", "models", "optim", "train", "store", "figures")
+_ROOMS = ("data", "models", "optim", "train", "svm", "theory", "store", "figures")
 _NAMES = {
     "attnlab.data": ("Tokens", "scores", "optimal_tokens"),
-    "attnlab.errors": ("AttnlabError", "InputError", "StoreError"),
+    "attnlab.errors": ("AttnlabError", "InfeasibleSelection", "InputError", "StoreError"),
     "attnlab.optim": (
         "gd", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
     ),
     "attnlab.train": ("descend", "Trajectory", "cosine", "misalignment"),
+    "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins"),
+    "attnlab.theory": ("is_locally_optimal",),
     "attnlab.store": ("Store",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

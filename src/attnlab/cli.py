@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -53,8 +53,106 @@ class Demo:
 
 
 @dataclass(frozen=True)
+class Solve:
+    """The max-margin direction of your own tokens: where gradient descent takes W, with a certificate.
+
+    FILE is an npz (`np.savez("tokens.npz", x=x, z=z, y=y, v=v)`) with arrays x (n,T,d), z (n,d) or (n,K,d), y (n,) or
+    (n,K) of +1 and -1, and perhaps v (d,), mask, and selected (n,) or (n,K): the token each query should pick.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """The tokens."""
+    selected: str | None = None
+    """Token per query, as 0,2,1,... (default: `selected` in the file, else the tokens of best score)."""
+    out: Path | None = None
+    """Where W and the certificate go (default: FILE with -margin.npz)."""
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> int:
+        import numpy as np
+
+        from attnlab.data import Tokens, optimal_tokens
+        from attnlab.data.files import read_npz, write_npz
+        from attnlab.errors import InputError, message
+        from attnlab.svm import solve_margin
+        from attnlab.theory import is_locally_optimal
+
+        tokens = Tokens.load(self.file)
+        if tokens.trials is not None:
+            raise InputError(message(f"`{self.file}` holds {tokens.trials} trials; wanted one data set.",
+                                     "in Python: al.solve_margins(tokens, selected)"))  # fmt: skip
+        best = None if tokens.v is None else optimal_tokens(tokens, return_ties=True)
+        if self.selected is not None:
+            chosen = _token_list(self.selected).reshape(-1)
+            chosen = chosen.reshape(tokens.y.shape) if chosen.size == tokens.y.size else chosen
+        elif "selected" in (arrays := read_npz(self.file, "tokens")[0]):
+            chosen = arrays["selected"]
+        elif best is not None:
+            chosen = best[0]
+        else:
+            raise InputError(message(f"`{self.file}` has no `selected`, and no `v` to tell the best tokens by.",
+                                     "--selected 0,2,1,..."))  # fmt: skip
+        solution = solve_margin(tokens, chosen, throw=False)
+        local = is_locally_optimal(tokens, chosen, solution=solution) if best is not None else None
+        result = solution.summary() | {
+            "file": str(self.file),
+            "locally_optimal": None if local is None else bool(local),
+            "optimal": None if best is None else bool((chosen == best[0]).all()),
+            "tied_best_scores": None if best is None else int((best[1] > 1).sum()),
+        }
+        out = self.out or self.file.with_name(self.file.stem + "-margin.npz")
+        arrays = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values, "selected": chosen}
+        if solution.farkas is not None:
+            arrays["farkas"] = solution.farkas
+        write_npz(out, arrays, result)
+        if self.json:
+            print(json.dumps({**result, "out": str(out)}))
+        else:
+            shown = {
+                k: v for k, v in result.items() if k not in ("support", "selected", "status", "file") and v is not None
+            }
+            _print_rows([{"": k.replace("_", " "), "value": v} for k, v in shown.items()], f"{tokens} from {self.file}")
+            if solution.feasible and solution.support is not None:
+                _print_rows(
+                    _per_query(np, tokens, chosen, best, solution),
+                    "Tokens per query (values: lead of the selected token)",
+                )
+        _say(f"W and the certificate: {out}")
+        return 0 if solution.feasible else 1
+
+
+def _token_list(text: str) -> Any:
+    import numpy as np
+
+    from attnlab.errors import InputError, message
+
+    try:
+        return np.array([int(part) for part in text.replace(" ", ",").split(",") if part])
+    except ValueError:
+        raise InputError(message(f"`--selected` is {text!r}; wanted whole numbers.", "--selected 0,2,1")) from None
+
+
+def _per_query(np: Any, tokens: Any, chosen: Any, best: Any, solution: Any) -> list[dict[str, Any]]:
+    """At most 30 rows: which tokens hold the direction in place."""
+    rows = []
+    for where in list(np.ndindex(chosen.shape))[:30]:
+        support = np.flatnonzero(solution.support[where])
+        rows.append(
+            {
+                "query": ",".join(map(str, where)),
+                "selected": int(chosen[where]),
+                "best score": "" if best is None else int(best[0][where]),
+                "support tokens": ", ".join(map(str, support)) or "none",
+                "least value": float(np.nanmin(solution.values[where])) if tokens.T > 1 else float("nan"),
+            }
+        )
+    return rows
+
+
+@dataclass(frozen=True)
 class Bench:
-    """Time attnlab against a plain PyTorch loop, side by side, and print ratios."""
+    """Time training against a plain PyTorch loop and the solver against cvxpy, side by side, and print ratios."""
 
     quick: bool = False
     """Fewer steps and no growth table: a look in well under a minute."""
@@ -63,18 +161,25 @@ class Bench:
     out: Path | None = None
     """Also write the JSON to this file."""
 
+    only: Literal["descent", "margin"] | None = None
+    """One of the two benchmarks: training, or the max-margin solver."""
+
     def run(self) -> int:
-        module = _benchmarks()
-        with _progress("bench") as show:
-            result = module.run(quick=self.quick, on_part=show)
+        results = {}
+        for name in ("descent", "margin"):
+            if self.only not in (None, name):
+                continue
+            module = _benchmark(name)
+            with _progress(f"bench {name}") as show:
+                results[name] = module.run(quick=self.quick, on_part=show)
+            if not self.json:
+                for title, rows in module.tables(results[name]).items():
+                    _print_rows(rows, title)
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps(result, indent=2) + "\n")
+            self.out.write_text(json.dumps(results, indent=2) + "\n")
         if self.json:
-            print(json.dumps(result))
-        else:
-            for title, rows in module.tables(result).items():
-                _print_rows(rows, title)
+            print(json.dumps(results))
         return 0
 
 
@@ -102,6 +207,7 @@ class Doctor:
 
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
@@ -191,14 +297,15 @@ def _compile_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def _benchmarks() -> Any:
-    """The benchmark module: inside an installed package, or beside the sources."""
+def _benchmark(name: str) -> Any:
+    """A benchmark module: inside an installed package, or beside the sources."""
     import importlib.util
 
     here = Path(__file__).parent
     for folder in (here / "benchmarks", here.parents[1] / "benchmarks"):
-        if (folder / "descent.py").exists():
-            spec = importlib.util.spec_from_file_location("attnlab_benchmarks_descent", folder / "descent.py")
+        file = folder / f"{name}.py"
+        if file.exists():
+            spec = importlib.util.spec_from_file_location(f"attnlab_benchmarks_{name}", file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)

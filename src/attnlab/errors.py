@@ -5,6 +5,8 @@ Every message says which argument, what was given and what is wanted, then a bla
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AttnlabError(Exception):
     """Base class of every error attnlab raises on purpose."""
@@ -16,6 +18,19 @@ class InputError(AttnlabError, ValueError):
 
 class StoreError(AttnlabError):
     """A run cannot be named, written or read."""
+
+
+class InfeasibleSelection(AttnlabError):
+    """No W separates the selected tokens from the others.
+
+    `farkas` proves it: weights at least 0, of sum 1, on the constraints, whose weighted sum is the zero matrix.
+    `solution` is what `throw=False` would have returned.
+    """
+
+    def __init__(self, text: str, solution: Any) -> None:
+        super().__init__(text)
+        self.solution = solution
+        self.farkas = solution.farkas
 
 
 class TiedScoresWarning(UserWarning):

@@ -18,7 +18,8 @@ TRIALS = 100
 
 
 def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = None) -> dict[str, np.ndarray]:
-    """Train W and (K, Q) by normalized gradient descent on one plane set and a batch of sphere sets.
+    """Train W and (K, Q) by normalized gradient descent on one plane set and a batch of sphere sets, and solve the
+    max-margin problem of the tokens that each run selected.
 
     Args:
         seed: of the data and of the starts. Seed 6 is one where the two parameterizations pick the same tokens in
@@ -29,6 +30,7 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
         Arrays by name; `plane_*` for the set in the plane, `sphere_*` with a leading trial axis.
     """
     from attnlab.optim import ngd
+    from attnlab.svm import solve_margins
     from attnlab.train import cosine, descend, misalignment
 
     plane = two_clusters(seed=seed)
@@ -49,8 +51,9 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
             metrics={"path": _weights},
         )  # fmt: skip
         path = run.metrics["path"]
-        first, second = _doubled(run.steps)
-        halfway = path[..., np.flatnonzero(run.steps == STEPS // 2)[0], :, :]
+        batch = tokens if tokens.trials is not None else Tokens.stack([tokens])
+        margins = solve_margins(batch, run.selected.reshape(batch.y.shape))
+        predicted = margins.W.reshape(run.W.shape)
         key = f"{name}_{parameterization}"
         found |= {
             f"{key}_steps": run.steps,
@@ -60,15 +63,15 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
             f"{key}_norm": run.metrics["norm"],
             f"{key}_attention": run.metrics["top_attention"],
             f"{key}_log10_excess": run.metrics["log_excess_loss"] / np.log(10.0),
-            f"{key}_turn_steps": run.steps[first],
-            f"{key}_turn": misalignment(path[..., first, :, :], path[..., second, :, :]),
-            f"{key}_turned": misalignment(halfway, run.W),
+            f"{key}_predicted": predicted,
+            f"{key}_gap": margins.gap,
+            f"{key}_apart": misalignment(path, predicted[..., None, :, :]),
             f"{key}_seconds": np.array(run.seconds),
         }
         if name == "plane":
             found[f"{key}_path"] = path
     for name in ("plane", "sphere"):
-        found[f"{name}_apart"] = cosine(found[f"{name}_W_weights"], found[f"{name}_KQ_weights"])
+        found[f"{name}_cosine"] = cosine(found[f"{name}_W_weights"], found[f"{name}_KQ_weights"])
     if on_part is not None:
         on_part(len(parts), len(parts), "done")
     return found
@@ -76,13 +79,6 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
 
 def _weights(view: Any) -> Any:
     return view.W
-
-
-def _doubled(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of records of which the second is at twice the step of the first, to 3 %."""
-    second = np.searchsorted(steps, 1.97 * steps)
-    pairs = [(i, j) for i, j in enumerate(second) if j < len(steps) and abs(steps[j] - 2 * steps[i]) < 0.06 * steps[i]]
-    return np.array([i for i, _ in pairs]), np.array([j for _, j in pairs])
 
 
 def demo_table(data: dict[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -101,8 +97,9 @@ def demo_table(data: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                     "least top attention": float(np.min(data[f"{key}_attention"][..., -1])),
                     "norm (median)": float(np.median(data[f"{key}_norm"][..., -1])),
                     "log10 excess loss (median)": float(np.nanmedian(data[f"{key}_log10_excess"][..., -1])),
-                    f"1 - cos, step {STEPS // 2} to {STEPS} (median)": float(np.median(data[f"{key}_turned"])),
-                    "cos of the two directions (median)": float(np.median(data[f"{name}_apart"])),
+                    "separable selections": int(np.isfinite(data[f"{key}_gap"]).sum()),
+                    "1 - cos with the max-margin W (median)": float(np.nanmedian(data[f"{key}_apart"][..., -1])),
+                    "cos of W with K Q^T (median)": float(np.median(data[f"{name}_cosine"])),
                     "seconds": float(data[f"{key}_seconds"]),
                 }
             )
@@ -123,7 +120,7 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
         band(attention, steps[later], data[f"{key}_attention"][:, later], label=label, **look)
         found = f"{label}: {best.sum()} of {best.size} sets"
         band(excess, steps[later], -data[f"{key}_log10_excess"][best][:, later], label=found, **look)
-        band(direction, data[f"{key}_turn_steps"], data[f"{key}_turn"], label=label, **look)
+        band(direction, steps[later], data[f"{key}_apart"][:, later], label=label, **look)
     attention.set(title="b  Attention settles on one token", ylabel="largest softmax weight")
     attention.set_ylim(0, 1.05)
     attention.legend(title=f"{data['sphere_W_best'].size} sphere sets:\nmedian, middle 80 %", loc="center left")
@@ -131,10 +128,10 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
     excess.axhline(16, color=GREY, linewidth=1, linestyle=":")
     excess.text(1.1, 17, "textbook gradients: noise from here up", color=GREY, fontsize=7, va="bottom")
     excess.legend(title="sets where every best token was found", loc="upper left")
-    direction.set(title="d  The direction of W converges", ylabel="1 - cos(W at step t, W at step 2t)", yscale="log")
+    direction.set(title="d  W turns to the max-margin direction", ylabel="1 - cos(W, max-margin W)", yscale="log")
     direction.legend(loc="lower left")
     for panel in (attention, excess, direction):
-        panel.set(xscale="log", xlabel="step" if panel is not direction else "step t")
+        panel.set(xscale="log", xlabel="step")
     return save_figure(figure, path)
 
 
@@ -157,6 +154,10 @@ def _draw_plane(axes: Any, data: dict[str, np.ndarray]) -> None:
             axes.plot(*curve.T, color=color, linestyle=style, label=label if i == 0 else None)
             axes.annotate("", xy=curve[-1], xytext=curve[-2], arrowprops={"arrowstyle": "->", "color": color})
             if name == "W":
+                ray = data["plane_W_predicted"] @ z
+                ray = 2.6 * ray / np.linalg.norm(ray)
+                axes.plot([0, ray[0]], [0, ray[1]], color=GREY, linewidth=1, linestyle=":", zorder=1,
+                          label="max-margin W z" if i == 0 else None)  # fmt: skip
                 axes.annotate(f"query {i + 1}", curve[-1], textcoords="offset points", xytext=(4, 4), fontsize=7.5)
     axes.scatter([], [], marker="o", color="black", s=24, label="selected")
     axes.set_aspect("equal", adjustable="datalim")

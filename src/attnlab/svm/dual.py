@@ -1,0 +1,191 @@
+"""The dual of the Frobenius problem: minimize l.G l / 2 - b.l over l >= 0, in rows scaled to unit norm.
+
+Three ways, tried in this order:
+
+1. primal-dual active set: guess which constraints are tight, solve that linear system, correct the guess. From the
+   guess "all" it takes 2 to 6 rounds on ordinary data. It can cycle, and it needs independent tight rows.
+2. non-negative least squares (Lawson and Hanson's least-distance form): finite, no assumptions, and it finds a
+   certificate when no W separates.
+3. without the Gram matrix, for many constraints: accelerated projected gradients find the neighbourhood, then the
+   active-set method with conjugate gradients finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
+from scipy.optimize import nnls
+
+from attnlab.data.tokens import Array
+
+ROUNDS = 40
+# With a gap above this it is worth asking whether there is a solution at all.
+FAR = 1e-3
+# Slack under which a constraint counts as met while the active set is being found.
+MET = 1e-13
+
+
+def active_set(gram: Array, bound: Array) -> Array | None:
+    """Multipliers by the primal-dual active-set method, or None where it cycles or the tight rows depend."""
+    guess = np.ones(len(bound), dtype=bool)
+    seen: set[bytes] = set()
+    for _ in range(ROUNDS):
+        index = np.flatnonzero(guess)
+        system = gram[index[:, None], index]
+        # LAPACK by name: SciPy's checked wrappers cost more than these small systems do.
+        factor, failed = dpotrf(system, lower=1)
+        pivots = factor.diagonal()
+        if failed or not pivots.min() > 1e-7 * pivots.max():
+            return None
+        inside, _ = dpotrs(factor, bound[index], lower=1)
+        multipliers = np.zeros(len(bound))
+        multipliers[index] = inside
+        better = np.where(guess, multipliers > 0, gram @ multipliers - bound < -MET * bound)
+        if np.array_equal(better, guess):  # settled: one step of refinement for the last digits
+            multipliers[index] += dpotrs(factor, bound[index] - system @ inside, lower=1)[0]
+            return multipliers
+        if better.tobytes() in seen or not better.any():
+            return None
+        seen.add(better.tobytes())
+        guess = better
+    return None
+
+
+def least_distance(gram: Array, bound: Array) -> tuple[Array, float]:
+    """Multipliers up to a factor, and the squared distance s of e from the cone of the rows.
+
+    With G = F F^T and E = [F^T; b^T], the non-negative least-squares problem min |E u - e_last| has residual r with
+    s = -r_last: multipliers are u / s if s > 0; if s = 0 then sum_j u_j A_j = 0 and no W separates.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > 1e-14 * max(values[-1], 1e-300)
+    factor = vectors[:, kept] * np.sqrt(values[kept])
+    stacked = np.vstack([factor.T, bound])
+    target = np.zeros(len(stacked))
+    target[-1] = 1.0
+    u: Array = nnls(stacked, target, maxiter=50 * len(bound) + 1000)[0]  # pyright: ignore[reportOptionalSubscript]
+    return u, float(1.0 - bound @ u)
+
+
+def refine(gram: Array, bound: Array, multipliers: Array) -> Array:
+    """The same support, its linear system solved again: removes the rounding of a non-negative least-squares run."""
+    index = np.flatnonzero(multipliers > 0)
+    solved: Any = scipy.linalg.lstsq(gram[np.ix_(index, index)], bound[index], cond=1e-13, check_finite=False)
+    inside = solved[0]
+    if not (inside > 0).all():
+        return multipliers
+    better = np.zeros_like(multipliers)
+    better[index] = inside
+    return better
+
+
+def gram_free(
+    times: Callable[[Array], Array],
+    bound: Array,
+    *,
+    tolerance: float,
+    gap: Callable[[Array], float],
+    rescue: Callable[[Array], Array | None],
+) -> Array:
+    """Multipliers from products with the Gram matrix alone.
+
+    Stops when `gap(multipliers)` is at most `tolerance`. While that is far off, as on data that can hardly be separated
+    or cannot be, `rescue(multipliers)` is asked once; what it returns is the last word.
+    """
+    multipliers = _accelerated(times, bound, steps=100)
+    best, best_gap = multipliers, gap(multipliers)
+    for attempt in range(6):
+        found = _active_set_cg(times, bound, multipliers, gap, tolerance)
+        for candidate in found:
+            value = gap(candidate)
+            if value < best_gap:
+                best, best_gap = candidate, value
+        if best_gap <= tolerance:
+            break
+        if attempt == 0 and best_gap > FAR:
+            rescued = rescue(multipliers)
+            if rescued is not None:
+                return rescued
+        multipliers = _accelerated(times, bound, steps=200 * 2**attempt, start=best)
+        value = gap(multipliers)
+        if value < best_gap:
+            best, best_gap = multipliers, value
+    return best
+
+
+def _accelerated(times: Callable[[Array], Array], bound: Array, *, steps: int, start: Array | None = None) -> Array:
+    """Accelerated projected gradient with restarts, after scaling the start to be as good as it can be."""
+    size = _largest_eigenvalue(times, len(bound))
+    x = np.zeros_like(bound) if start is None else start.copy()
+    ahead, weight = x.copy(), 1.0
+    for _ in range(steps):
+        slope = times(ahead) - bound
+        new = np.maximum(ahead - slope / size, 0.0)
+        if (ahead - new) @ (new - x) > 0:  # moving against the gradient: forget the momentum
+            weight = 1.0
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * weight**2))
+        ahead = new + ((weight - 1.0) / following) * (new - x)
+        x, weight = new, following
+    return x
+
+
+def _largest_eigenvalue(times: Callable[[Array], Array], n: int) -> float:
+    """An upper estimate by power iteration from a fixed start."""
+    v = np.random.default_rng(0).random(n) + 0.5
+    value = 1.0
+    for _ in range(30):
+        v = v / np.linalg.norm(v)
+        w = times(v)
+        value = float(v @ w)
+        v = w
+    return 1.1 * value
+
+
+def _active_set_cg(
+    times: Callable[[Array], Array], bound: Array, start: Array, gap: Callable[[Array], float], tolerance: float
+) -> list[Array]:
+    """Rounds of the active-set method with conjugate gradients; every iterate made feasible is a candidate."""
+    slack = times(start) - bound
+    guess = (start - slack) > 0
+    x, seen, found = start, set(), []
+    for _ in range(ROUNDS):
+        x = _conjugate_gradients(times, bound, guess, np.where(guess, x, 0.0))
+        slack = times(x) - bound
+        found.append(np.maximum(x, 0.0))
+        better = np.where(guess, x > 0, slack < -1e-12 * bound)
+        if np.array_equal(better, guess) or better.tobytes() in seen or not better.any():
+            break
+        if gap(found[-1]) <= tolerance:
+            break
+        seen.add(better.tobytes())
+        guess = better
+    return found[-2:]
+
+
+def _conjugate_gradients(
+    times: Callable[[Array], Array], bound: Array, inside: NDArray[np.bool_], start: Array, *, accuracy: float = 1e-13
+) -> Array:
+    """Solve the system of the rows `inside`, starting from `start`; the matrix has unit diagonal already."""
+    x = start.copy()
+    residual = np.where(inside, bound - times(x), 0.0)
+    direction, size = residual.copy(), float(residual @ residual)
+    enough = (accuracy * np.linalg.norm(bound)) ** 2
+    for _ in range(2000):
+        if size <= enough:
+            break
+        image = np.where(inside, times(direction), 0.0)
+        curvature = float(direction @ image)
+        if curvature <= 0:
+            break
+        step = size / curvature
+        x += step * direction
+        residual -= step * image
+        following = float(residual @ residual)
+        direction = residual + (following / size) * direction
+        size = following
+    return x

@@ -1,0 +1,97 @@
+"""`MarginSolution`: a max-margin direction with the evidence for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.data.tokens import Array
+
+
+class MarginStatus(Enum):
+    """What was found, as a sentence."""
+
+    OPTIMAL = "Solved: the duality gap certifies it."
+    INACCURATE = "A feasible W was found, but the duality gap is above the tolerance; see `gap`."
+    INFEASIBLE = "No W separates the selected tokens from the others; see `farkas`."
+    UNDECIDED = "Too close to call in float64: neither a separating W nor a proof that there is none was found."
+    UNCONSTRAINED = "There is nothing to separate: every query sees one token. W = 0."
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class MarginSolution:
+    """The least W with `(x_selected - x_t)^T W z >= 1` for every query and every other visible token.
+
+    Attributes:
+        W: (d, d), scaled so that the least constraint value is 1 (up to `violation`); NaN if infeasible.
+        margin: 1 / |W|, the margin of the unit direction; 0 if infeasible, inf if unconstrained.
+        multipliers: dual variables, laid out as the tokens are, zero at selected and masked tokens:
+            `W = sum multipliers (x_selected - x_t) z^T`.
+        values: (x_selected - x_t)^T W z, laid out likewise; NaN at selected and masked tokens.
+        support: tokens whose constraint is tight; None with `reason` where the gap is too large to tell.
+        rank: numerical rank of W, or None likewise.
+        gap: relative duality gap `(|W| / least value) (|sum l A| / sum l) - 1`, from these W and multipliers.
+        violation: how far the least constraint value is below 1.
+        direction_error: bound on |W - W*| / |W|, from the gap.
+        status: what was found, as a sentence.
+        farkas: if infeasible, weights l >= 0 of sum 1, laid out as the tokens are, with `sum l A = 0`.
+        farkas_residual: |sum l A| / sum l |A| for those.
+        norm: which norm was minimized.
+        selected: the selection this is for.
+        reason: why support or rank is None.
+    """
+
+    W: Array
+    margin: float
+    multipliers: Array
+    values: Array
+    support: NDArray[np.bool_] | None
+    rank: int | None
+    gap: float
+    violation: float
+    direction_error: float
+    status: MarginStatus
+    farkas: Array | None
+    farkas_residual: float | None
+    norm: str
+    selected: NDArray[np.intp]
+    reason: str | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Was a separating W found?"""
+        return self.status in (MarginStatus.OPTIMAL, MarginStatus.INACCURATE, MarginStatus.UNCONSTRAINED)
+
+    def __repr__(self) -> str:
+        if not self.feasible:
+            return f"MarginSolution({self.norm}, {self.status.name.lower()})"
+        support = "?" if self.support is None else int(self.support.sum())
+        return (
+            f"MarginSolution({self.norm}, margin={self.margin:.4g}, support={support} of "
+            f"{int(np.isfinite(self.values).sum())}, rank={self.rank}, gap={self.gap:.1e}, {self.status.name.lower()})"
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers as JSON; null where there is none."""
+
+        def number(value: float | None) -> float | None:
+            return value if value is not None and np.isfinite(value) else None
+
+        return {
+            "status": self.status.name.lower(),
+            "message": self.status.value,
+            "norm": self.norm,
+            "margin": number(self.margin),
+            "gap": number(self.gap),
+            "violation": number(self.violation),
+            "direction_error": number(self.direction_error),
+            "rank": self.rank,
+            "support": None if self.support is None else np.argwhere(self.support).tolist(),
+            "selected": self.selected.tolist(),
+            "reason": self.reason,
+            "farkas_residual": number(self.farkas_residual),
+        }

@@ -1,0 +1,311 @@
+"""Assumptions B, C and D of *Transformers as Support Vector Machines*, measured on given data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from attnlab.data.selection import optimal_tokens
+from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+from attnlab.svm import MarginSolution, MarginStatus, Rows, margin_rows, solve_margin
+from attnlab.theory.geometry import HeadLike, Leads, belongs, one_data_set, selection_count, solved_selections
+
+PROXY = 1.1
+# Eigenvalues of the unit-row Gram matrix under this, relative to the largest, are dependence of the rows.
+DEPENDENT = 1e-12
+# The equality system counts as solvable, and a multiplier as nonnegative, to this relative accuracy.
+SOLVED = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class AssumptionCheck:
+    """One assumption on one data set. Use it as a truth value.
+
+    Attributes:
+        name: which assumption.
+        holds: was it shown to hold?
+        slack: how far from the border, in the units its function names; `holds` implies slack >= 0.
+        evidence: what it was decided from, by name.
+    """
+
+    name: str
+    holds: bool
+    slack: float
+    evidence: Mapping[str, Any]
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __repr__(self) -> str:
+        return f"AssumptionCheck({self.name} {'holds' if self.holds else 'does not hold'}, slack={self.slack:.3g})"
+
+
+def assumption_b1_proxy(
+    tokens: Tokens, *, head: HeadLike = None, solution: MarginSolution | None = None, threshold: float = PROXY
+) -> AssumptionCheck:
+    """The test used in place of B.1: the mean of `(x_opt - x_t)^T W^mm z` over all other tokens is below 1.1.
+
+    Much weaker than B.1 itself; report both.
+
+    Args:
+        tokens: one data set.
+        head: as in `al.scores`.
+        solution: a max-margin solution to use, of any norm and for its own selection; None solves for the best tokens.
+        threshold: what the mean must stay below.
+
+    Returns:
+        `slack` is the threshold less the mean; inf where nothing is compared, -inf where no W separates.
+        Evidence: mean, largest (constraint values), constraints, tied (queries with several best tokens), status.
+
+    Section 4.2 of *Transformers as Support Vector Machines*.
+
+    >>> import attnlab as al
+    >>> assumption_b1_proxy(al.data.two_tokens())
+    AssumptionCheck(B.1 (proxy) holds, slack=0.1)
+    """
+    found, tied = _best(tokens, head, solution)
+    facts: dict[str, Any] = {"tied": tied, "status": found.status.name.lower(), "constraints": _constraints(tokens)}
+    if not found.feasible or not facts["constraints"]:
+        return AssumptionCheck(
+            name="B.1 (proxy)", holds=found.feasible, slack=np.inf if found.feasible else -np.inf, evidence=facts
+        )
+    values = found.values[np.isfinite(found.values)]
+    mean = float(values.mean())
+    facts |= {"mean": mean, "largest": float(values.max())}
+    return AssumptionCheck(name="B.1 (proxy)", holds=mean < threshold, slack=threshold - mean, evidence=facts)
+
+
+def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolution | None = None) -> AssumptionCheck:
+    """B.1: every constraint is tight at W^mm, so that max-margin separation is min-norm interpolation.
+
+    Equivalent: `G l = 1` has a solution l >= 0, with G the Gram matrix of the constraints. Decided by the certified
+    constraint values; for the Frobenius norm the interpolator is computed separately as a cross-check.
+
+    Args:
+        tokens: one data set.
+        head: as in `al.scores`.
+        solution: a max-margin solution to use, of any norm and for its own selection; None solves for the best tokens.
+
+    Returns:
+        `slack` is the least of (1 + certified error - value) over the constraints: 0 or tiny where B.1 holds, below 0
+        by as much as the loosest constraint exceeds 1 where it fails. Evidence: largest (value), error (largest
+        certified error of a value), constraints, tied, status, and for the Frobenius norm
+
+        - room: the largest possible least multiplier of the interpolator over the mean multiplier. Positive where B.1
+          holds with room to spare, negative where it fails, -inf where nothing interpolates;
+        - agrees: do the two tests agree? They can differ only where a value is within `error` of 1.
+
+    Assumption B.1 of *Transformers as Support Vector Machines*.
+
+    >>> import attnlab as al
+    >>> check = assumption_b1(al.data.two_tokens())
+    >>> check.holds, check.evidence["room"], check.evidence["agrees"]
+    (True, 1.0, True)
+    """
+    found, tied = _best(tokens, head, solution)
+    facts: dict[str, Any] = {"tied": tied, "status": found.status.name.lower(), "constraints": _constraints(tokens)}
+    if not found.feasible or not facts["constraints"]:
+        slack = np.inf if found.feasible else -np.inf
+        return AssumptionCheck(name="B.1", holds=found.feasible, slack=slack, evidence=facts)
+    rows = margin_rows(tokens, found.selected)
+    values = found.values.ravel()[rows.where]
+    room = _room(found, rows)
+    slack = float(room.min())
+    holds = slack >= 0 and found.support is not None
+    facts |= {"largest": float(values.max()), "error": float((room + values - 1.0).max())}
+    if found.norm == "frobenius":
+        facts["room"] = interpolation_room(rows.gram())
+        facts["agrees"] = (facts["room"] >= -SOLVED) == holds
+    return AssumptionCheck(name="B.1", holds=holds, slack=slack, evidence=facts)
+
+
+def interpolation_room(gram: Array) -> float:
+    """The largest possible `min l / mean l` over solutions of `gram l = 1`; -inf if there is none.
+
+    All solutions have one sum, |W|^2 of the interpolator, so the mean is a fixed yardstick. With independent rows
+    there is one solution; otherwise a linear program picks the best.
+
+    >>> import numpy as np
+    >>> interpolation_room(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    1.0
+    >>> interpolation_room(np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    -inf
+    """
+    lengths = np.sqrt(np.diagonal(gram))
+    bound = 1.0 / lengths
+    values, vectors = np.linalg.eigh(gram * bound[:, None] * bound)
+    kept = values > DEPENDENT * values[-1]
+    basis = vectors[:, kept]
+    scaled = basis @ ((basis.T @ bound) / values[kept])
+    if np.linalg.norm(bound - basis @ (basis.T @ bound)) > SOLVED * np.linalg.norm(bound):
+        return -np.inf
+    multipliers = scaled * bound
+    mean = float(multipliers.mean())
+    if kept.all():
+        return float(multipliers.min()) / mean
+    # maximize s with  multipliers + free null-space part >= s
+    null = vectors[:, ~kept] * bound[:, None] / np.abs(bound).max()
+    rows = np.hstack([-null, np.ones((len(gram), 1))])
+    cost = np.zeros(rows.shape[1])
+    cost[-1] = -1.0
+    best = scipy.optimize.linprog(cost, A_ub=rows, b_ub=multipliers / mean, bounds=(None, None), method="highs")
+    return float(-best.fun) if best.success else float(multipliers.min()) / mean
+
+
+def assumption_b2(tokens: Tokens, *, head: HeadLike = None, tolerance: float = 1e-10) -> AssumptionCheck:
+    """B.2: all tokens of a query but the best score the same, and less than the best.
+
+    Args:
+        tokens: one data set.
+        head: as in `al.scores`.
+        tolerance: scores this close, relative to the largest |score| of the data, are the same.
+
+    Returns:
+        `slack` is the allowed less the measured deviation, where the deviation is the largest spread
+        `max_t gamma_t - min_t gamma_t` of the non-optimal tokens of a query. A best token that is not unique fails
+        whatever the slack. Evidence: deviation, gap (least lead of a best token over another), tied (queries with
+        several best tokens).
+
+    Assumption B.2 of *Transformers as Support Vector Machines*; Theorem 5 asks how large the deviation may be.
+
+    >>> import attnlab as al
+    >>> assumption_b2(al.data.two_tokens()).evidence["gap"]
+    1.0
+    """
+    one_data_set(tokens)
+    leads = Leads.of(tokens, head)
+    best, count = optimal_tokens(tokens, head, return_ties=True)
+    other = tokens.visible & (np.arange(tokens.T) != best[..., None])
+    top = np.where(other, leads.gamma, -np.inf).max(-1)
+    bottom = np.where(other, leads.gamma, np.inf).min(-1)
+    compared = other.any(-1)
+    deviation = float((top - bottom)[compared].max()) if compared.any() else 0.0
+    gap = float(leads.over(best)[other].min()) if other.any() else np.inf
+    slack = tolerance * float(np.abs(leads.gamma)[tokens.visible].max()) - deviation
+    tied = int((count > 1).sum())
+    return AssumptionCheck(
+        name="B.2", holds=slack >= 0 and tied == 0, slack=slack,
+        evidence={"deviation": deviation, "gap": gap, "tied": tied},
+    )  # fmt: skip
+
+
+def assumption_c(tokens: Tokens, *, loss: Any = "logistic", head: HeadLike = None) -> AssumptionCheck:
+    """C: the first step of gradient descent from W = 0 raises every best token over every other one of its query.
+
+    `<(x_opt - x_t) z^T, -grad L(0)> > 0` for all queries and visible t other than opt.
+
+    Args:
+        tokens: one data set.
+        loss: as in `al.models.gradient`.
+        head: as in `al.scores`.
+
+    Returns:
+        `slack` is the least cosine between a constraint matrix and -grad L(0); 0 where the gradient or a constraint
+        matrix is zero, inf where nothing is compared. Evidence: values (the inner products, laid out as the tokens, NaN
+        at best and masked tokens), gradient, tied.
+
+    Assumption C of *Transformers as Support Vector Machines*.
+
+    >>> import attnlab as al
+    >>> assumption_c(al.data.two_tokens())
+    AssumptionCheck(C holds, slack=1)
+    """
+    from attnlab.models import gradient
+
+    one_data_set(tokens)
+    best, count = optimal_tokens(tokens, head, return_ties=True)
+    weights = np.zeros((tokens.d, tokens.d))
+    linear_or_given: Any = "linear" if head is None else head
+    mantissa, log_scale = gradient(tokens, weights, loss=loss, head=linear_or_given)
+    direction = mantissa["W"]
+    scale = float(np.exp(log_scale["W"])) if direction.any() else 0.0
+    rows = margin_rows(tokens, best)
+    values, sizes = rows.values(-direction), rows.norms * np.linalg.norm(direction)
+    cosines = np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0)
+    slack = float(cosines.min()) if len(rows) else np.inf
+    # Cosines that are rounding of a zero product are no evidence of a positive one.
+    holds = slack > 8 * tokens.d * float(np.finfo(np.float64).eps)
+    evidence = {
+        "values": rows.scatter(scale * values, np.nan),
+        "gradient": scale * direction,
+        "tied": int((count > 1).sum()),
+    }
+    return AssumptionCheck(name="C", holds=holds, slack=slack if holds else min(slack, 0.0), evidence=evidence)
+
+
+def assumption_d(tokens: Tokens, *, head: HeadLike = None, limit: int = 100_000) -> AssumptionCheck:
+    """D: every other selection that some W separates has, for some query, the unselected best token in its support.
+
+    For every feasible alpha other than opt there is a query with `alpha != opt` and opt a support token of alpha.
+    Then opt is the only locally optimal selection. Decided by solving for all `T^n` selections.
+
+    Args:
+        tokens: one small data set.
+        head: as in `al.scores`.
+        limit: refuse more selections than this (about 1 ms each).
+
+    Returns:
+        `slack` is the least over selections of the largest over such queries of (1 + certified error - value of opt):
+        0 or tiny where D holds, below 0 by as much as opt exceeds the margin at the worst selection; inf if there is
+        no other feasible selection. Evidence: failing (selections, (m, n) or (m, n, K)), total, feasible, undecided
+        (selections that float64 cannot judge; with any, D is not shown), tied.
+
+    Assumption D of *Transformers as Support Vector Machines*.
+
+    >>> import attnlab as al
+    >>> assumption_d(al.data.two_tokens()).evidence["total"]
+    2
+    """
+    one_data_set(tokens)
+    best, count = optimal_tokens(tokens, head, return_ties=True)
+    slack, feasible, undecided, failing = np.inf, 0, 0, []
+    for chosen, found in solved_selections(tokens, limit):
+        if found.feasible and found.support is not None:
+            feasible += 1
+        elif found.status is not MarginStatus.INFEASIBLE:
+            undecided += 1
+        if not found.feasible or found.support is None or np.array_equal(chosen, best):
+            continue
+        differs = chosen != best
+        rows = margin_rows(tokens, chosen)
+        room = np.take_along_axis(rows.scatter(_room(found, rows), np.nan), best[..., None], -1)[..., 0]
+        most = float(room[differs].max())
+        slack = min(slack, most)
+        if most < 0:
+            failing.append(chosen)
+    return AssumptionCheck(
+        name="D", holds=not failing and not undecided, slack=slack,
+        evidence={
+            "failing": np.array(failing, dtype=np.intp).reshape(-1, *best.shape), "total": selection_count(tokens),
+            "feasible": feasible, "undecided": undecided, "tied": int((count > 1).sum()),
+        },
+    )  # fmt: skip
+
+
+def _room(found: MarginSolution, rows: Rows) -> Array:
+    """1 + certified error - value for every constraint: at least 0 exactly at support tokens."""
+    error = found.direction_error * float(np.linalg.norm(found.W)) * rows.norms + 1e-12
+    return 1.0 + error - found.values.ravel()[rows.where]
+
+
+def _best(tokens: Tokens, head: HeadLike, solution: MarginSolution | None) -> tuple[MarginSolution, int]:
+    """The solution to judge, and how many queries have several best tokens (0 where no scores were needed)."""
+    one_data_set(tokens)
+    if solution is not None:
+        if not isinstance(solution, MarginSolution):
+            raise InputError(
+                message(f"`solution` is a {type(solution).__name__}; wanted what al.solve_margin returns.")
+            )
+        return belongs(tokens, solution.selected, solution), 0
+    best, count = optimal_tokens(tokens, head, return_ties=True)
+    return solve_margin(tokens, best, throw=False), int((count > 1).sum())
+
+
+def _constraints(tokens: Tokens) -> int:
+    """Tokens that are compared with a selected one."""
+    return int(tokens.visible.sum()) - tokens.y.size

@@ -1,0 +1,220 @@
+"""Support tokens and local optimality against their definitions, by loops."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import theory_oracle as oracle
+
+import attnlab as al
+from attnlab.errors import InfeasibleSelection, InputError
+from attnlab.svm import MarginStatus
+from attnlab.theory import is_locally_optimal, locally_optimal_selections, support_indices
+
+SHAPES = [
+    (2, 3, 2, None, False), (3, 3, 4, None, False), (1, 4, 2, None, False), (2, 4, 1, None, False),
+    (3, 1, 2, None, False), (2, 4, 3, None, True), (2, 3, 3, 2, False), (1, 3, 2, 2, True), (1, 2, 1, 1, False),
+]  # fmt: skip
+
+
+def as_pairs(failing: np.ndarray) -> list:
+    return sorted((tuple(int(i) for i in row[:-1]), int(row[-1])) for row in failing)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_local_optimality_is_its_definition(shape):
+    for seed in range(4):
+        tokens = oracle.draw(seed, *shape)
+        for selected in list(oracle.every_selection(tokens))[::2]:
+            wanted = oracle.failing(tokens, selected)
+            assert (wanted is not None) == oracle.separating(tokens, selected)
+            got = is_locally_optimal(tokens, selected)
+            assert got.decided
+            assert got.feasible == (wanted is not None)
+            assert bool(got) is got.holds is (wanted == [])
+            if wanted is None:
+                assert got.lead is None
+                assert not got.vacuous
+                assert "separates" in repr(got)
+                with pytest.raises(InfeasibleSelection):
+                    support_indices(tokens, selected)
+                continue
+            assert as_pairs(got.failing) == wanted
+            tight = oracle.support(tokens, selected)
+            laid = support_indices(tokens, selected)
+            assert laid.shape == (*tokens.y.shape, tokens.T)
+            assert {(tuple(w[:-1]), w[-1]) for w in np.argwhere(laid).tolist()} == tight
+            leads = [oracle.score(tokens, q, selected[q]) - oracle.score(tokens, q, t) for q, t in tight]
+            assert got.lead == pytest.approx(min(leads, default=np.inf), rel=1e-12)
+            for query in np.ndindex(*tokens.y.shape):
+                several = tokens.visible[query].sum() > 1
+                assert got.empty[query] == (several and not any(q == query for q, _ in tight))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_enumeration_against_brute_force(shape):
+    for seed in range(3):
+        tokens = oracle.draw(seed, *shape)
+        found = locally_optimal_selections(tokens)
+        listed = list(oracle.every_selection(tokens))
+        verdicts = [oracle.failing(tokens, s) for s in listed]
+        wanted = [s for s, bad in zip(listed, verdicts, strict=True) if bad == []]
+        np.testing.assert_array_equal(found.selections, np.array(wanted, dtype=int).reshape(-1, *tokens.y.shape))
+        assert found.total == len(listed) == found.feasible + found.infeasible
+        assert found.infeasible == sum(bad is None for bad in verdicts)
+        assert found.undecided == 0
+        assert len(found) == len(wanted) == len(found.margins) == len(found.vacuous)
+        for selected, margin, vacuous in zip(found, found.margins, found.vacuous, strict=True):
+            length = np.linalg.norm(oracle.max_margin(tokens, selected))
+            assert margin == pytest.approx(1 / length if length else np.inf, rel=1e-7)
+            assert vacuous == is_locally_optimal(tokens, selected).vacuous
+            assert selected in found
+        missing = [s for s, bad in zip(listed, verdicts, strict=True) if bad != []]
+        assert not any(s in found for s in missing)
+        assert f"{len(wanted)} of {len(listed)}, infeasible={found.infeasible})" in repr(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_best_tokens_are_locally_optimal(shape):
+    feasible = 0
+    for seed in range(12):
+        tokens = oracle.draw(seed, *shape)
+        got = is_locally_optimal(tokens, oracle.best(tokens))
+        assert bool(got) == got.feasible
+        assert got.lead is None or got.lead > 0
+        feasible += got.feasible
+    assert feasible or shape[2] == 1
+
+
+def test_a_verdict_is_a_truth_value():
+    tokens = al.data.two_tokens()
+    good, bad = al.is_locally_optimal(tokens, [0]), al.is_locally_optimal(tokens, [1])
+    assert good
+    assert not bad
+    assert good == True  # noqa: E712
+    assert bad == False  # noqa: E712
+    assert good != bad
+    assert good == good
+    assert good != al.is_locally_optimal(tokens, [0])
+    assert hash(good) == hash(True)
+    assert good.reason is None
+    assert bad.reason == "1 support tokens score no less, the first is token 0 of query 0"
+    assert repr(good) == "LocalOptimality(holds, lead=1)"
+    assert repr(bad) == f"LocalOptimality(does not hold: {bad.reason})"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        good.holds = False
+
+
+def test_ties_are_told_and_do_not_count_as_leads():
+    """Two best tokens of one score, either of them a neighbour of the other: neither is strictly better."""
+    for gap in (0.0, 1e-14, 1e-9, -1e-9):
+        x = np.array([[[1.0, 1.0], [1.0 - gap, -1.0]]])
+        tokens = al.Tokens(x=x, z=[[0.0, 1.0]], y=[1], v=[1.0, 0.0])
+        got = is_locally_optimal(tokens, [0])
+        tied = abs(gap) < 1e-12
+        assert got.ties.tolist() == [[False, tied]]
+        assert bool(got) == (gap > 1e-12)
+        assert (got.lead == 0) == tied
+        assert as_pairs(got.failing) == ([] if gap > 1e-12 else [((0,), 1)])
+
+
+def test_a_tie_outside_the_support_does_no_harm():
+    # Token 2 lies far beyond the margin and scores as much as the selected token.
+    x = np.array([[[1.0, 1.0], [0.0, 0.0], [1.0, -9.0]]])
+    got = is_locally_optimal(al.Tokens(x=x, z=[[0.0, 1.0]], y=[1], v=[1.0, 0.0]), [0])
+    assert got
+    assert not got.ties.any()
+    assert got.lead == 1.0
+
+
+def test_a_query_without_support_tokens_is_flagged():
+    """The second query repeats the first with its tokens ten times as far apart, so its constraint is never tight."""
+    x = np.array([[[1.0], [0.0]], [[0.0], [-10.0]]])
+    for y, holds in (([1, 1], True), ([1, -1], True), ([-1, 1], False)):
+        tokens = al.Tokens(x=x, z=[[1.0], [1.0]], y=y, v=[1.0])
+        got = is_locally_optimal(tokens, [0, 0])
+        assert bool(got) == holds, "an empty support set asks for nothing"
+        assert got.empty.tolist() == [False, True]
+        assert got.vacuous
+        if holds:
+            assert repr(got) == "LocalOptimality(holds, lead=1, 1 queries without support)"
+    single = al.Tokens(x=x[:, :1], z=[[1.0], [1.0]], y=[1, 1], v=[1.0])
+    alone = is_locally_optimal(single, [0, 0])
+    assert alone
+    assert not alone.vacuous
+    assert alone.lead == np.inf
+
+
+def test_a_given_solution_is_used():
+    tokens = oracle.draw(0, 3, 4, 6)
+    selected = oracle.best(tokens)
+    solution = al.solve_margin(tokens, selected)
+    assert is_locally_optimal(tokens, selected, solution=solution).solution is solution
+    assert support_indices(tokens, selected, solution) is solution.support
+    unsure = dataclasses.replace(solution, support=None, reason="the gap is wide")
+    got = is_locally_optimal(tokens, selected, solution=unsure)
+    assert not got
+    assert not got.decided
+    assert got.feasible
+    assert got.failing.shape == (0, 2)
+    assert "the gap is wide" in repr(got)
+    with pytest.raises(InputError, match="the gap is wide"):
+        support_indices(tokens, selected, unsure)
+    open_case = dataclasses.replace(unsure, status=MarginStatus.UNDECIDED, reason="too close")
+    assert not is_locally_optimal(tokens, selected, solution=open_case).decided
+
+
+def test_a_solution_for_something_else_is_refused():
+    tokens = oracle.draw(0, 3, 4, 6)
+    selected = oracle.best(tokens)
+    solution = al.solve_margin(tokens, selected)
+    other = (selected + 1) % 4
+    with pytest.raises(InputError, match=r"`solution` is for selection"):
+        is_locally_optimal(tokens, other, solution=solution)
+    with pytest.raises(
+        InputError, match=r"`solution` is for tokens laid out as \(3, 4\), d = 6; wanted \(3, 4\), d = 5"
+    ):
+        is_locally_optimal(oracle.draw(0, 3, 4, 5), selected, solution=solution)
+    with pytest.raises(InputError, match=r"wanted \(3, 5\), d = 6"):
+        support_indices(oracle.draw(0, 3, 5, 6), selected, solution)
+    with pytest.raises(InputError, match="`solution` is a ndarray"):
+        support_indices(tokens, selected, solution.W)
+
+
+def test_arguments_are_refused_by_name():
+    tokens = oracle.draw(0, 3, 4, 6)
+    with pytest.raises(InputError, match="`tokens` is a str; wanted"):
+        is_locally_optimal("tokens", [0])
+    with pytest.raises(InputError, match="`tokens` is a batch of 2 trials"):
+        is_locally_optimal(al.Tokens.stack([tokens, tokens]), [[0, 0, 0]] * 2)
+    with pytest.raises(InputError, match="`selected` has shape"):
+        is_locally_optimal(tokens, [0])
+    with pytest.raises(InputError, match="have no `v`"):
+        is_locally_optimal(al.Tokens(x=tokens.x, z=tokens.z, y=tokens.y), [0, 0, 0])
+    with pytest.raises(InputError, match=r"have 64 selections; wanted at most `limit` = 63.\n\nhint: "):
+        locally_optimal_selections(tokens, limit=63)
+    assert locally_optimal_selections(tokens, limit=64).total == 64
+
+
+def test_other_heads_score_differently():
+    tokens = oracle.draw(3, 2, 3, 4)
+    head = al.models.Concave(2.0)
+    best = al.optimal_tokens(tokens, head)
+    assert is_locally_optimal(tokens, best, head=head)
+    found = locally_optimal_selections(tokens, head=head)
+    assert best in found
+    bare = al.Tokens(x=tokens.x, z=tokens.z, y=tokens.y)
+    assert len(locally_optimal_selections(bare, head=al.models.ReluSum())) > 0
+
+
+def test_what_counts_as_a_tie_is_a_matter_of_the_query_alone():
+    """Neither larger scores of another query nor those of hidden tokens make two scores the same."""
+    for size in (1.0, 1e-6):
+        lead = 1e-9 * size
+        x = np.array([[[size, 1.0], [size - lead, -1.0], [1e6, 0.0]], [[1e6, 1.0], [0.0, -1.0], [0.0, -1.0]]])
+        mask = [[True, True, False], [True, True, True]]
+        tokens = al.Tokens(x=x, z=[[0.0, 1.0]] * 2, y=[1, 1], v=[1.0, 0.0], mask=mask)
+        got = is_locally_optimal(tokens, [0, 0])
+        assert got
+        assert not got.ties.any()
+        assert got.lead == pytest.approx(lead, rel=1e-6)
