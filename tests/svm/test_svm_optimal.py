@@ -156,7 +156,7 @@ def test_orthonormal_tokens():
 
 
 def test_stated_error_of_the_direction_holds():
-    """Against 80 steps of the same problem solved to a loose gap: the stated bound covers the true distance."""
+    """Multipliers moved by a known amount: the stated bound covers the true distance."""
     tokens, selected = cross(1)
     solution = al.solve_margin(tokens, selected)
     A = np.array([matrix.astype(float) for _, matrix in constraints(tokens, selected)])
