@@ -22,6 +22,7 @@ from attnlab.optim.rule import (
     positive,
     scaled,
     scaled_by,
+    total_log_norm,
 )
 
 Norms = Literal["separate", "total"]
@@ -240,9 +241,8 @@ def _momentum_b(
     if norms == "separate":
         lengths = jax.tree.map(log_norm, updates, scales)
     else:
-        shared, top = common_scale(updates, scales)
-        total = jnp.sqrt(sum(jnp.square(norm(m)) for m in jax.tree.leaves(shared)))
-        lengths = jax.tree.map(lambda _: jnp.log(total) + top, updates)
+        total = total_log_norm(updates, scales)
+        lengths = jax.tree.map(lambda _: total, updates)
 
     def moved(v: Array, v_scale: Array, length: Array) -> Array:
         factor = jnp.minimum(jnp.log(state.step) - length, jnp.log(state.cap)) + v_scale

@@ -12,7 +12,7 @@ from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.dual import MET, ROUNDS
 from attnlab.svm.frobenius import TOLERANCE, certify, solve_rows
-from attnlab.svm.rows import Rows, check_scale, check_selected, margin_rows
+from attnlab.svm.rows import Rows, check_scale, check_selected, check_tolerance, margin_rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 
@@ -81,6 +81,7 @@ def solve_margins(tokens: Tokens, selected: ArrayLike, *, tolerance: float = TOL
     """
     if not isinstance(tokens, Tokens) or tokens.trials is None:
         raise InputError(message("`tokens` has no trial axis; wanted a batch.", "al.solve_margin solves one data set"))
+    check_tolerance(tolerance)
     chosen = np.asarray(selected)
     if chosen.shape != tokens.y.shape:
         raise InputError(message(f"`selected` has shape {chosen.shape}; wanted {tokens.y.shape}."))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm.dual import FAR, ROUNDS, active_set, gram_free, least_distance, refine
-from attnlab.svm.rows import Rows, check_scale, check_selected, margin_rows
+from attnlab.svm.rows import Rows, check_scale, check_selected, check_tolerance, margin_rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-10
@@ -55,6 +55,7 @@ def solve_margin(
         raise InputError(message(f"`norm` is {norm!r}; wanted 'frobenius'."))
     if not isinstance(tokens, Tokens):
         raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+    check_tolerance(tolerance)
     chosen = check_selected(tokens, selected)
     solution = solve_rows(margin_rows(tokens, chosen), chosen, tokens.d, tolerance)
     if throw and not solution.feasible:

@@ -112,6 +112,14 @@ class Rows:
         return full.reshape(self.shape)
 
 
+def check_tolerance(tolerance: float) -> None:
+    """Refuse a tolerance that no gap could be compared with."""
+    if not (isinstance(tolerance, int | float | np.floating) and tolerance >= 0):
+        raise InputError(
+            message(f"`tolerance` is {tolerance!r}; wanted a relative gap of at least 0.", "1e-10 is usual")
+        )
+
+
 def check_scale(norms: Array) -> None:
     """Refuse constraints so large or small that the multipliers, of order |A|^-2, would not be float64 numbers."""
     largest = float(norms.max(initial=0.0))

@@ -23,7 +23,7 @@ def block_size(trials: int, bytes_per_trial: int) -> int:
     """How many trials to run together.
 
     A lone trial that would fit into a block with others runs twice, side by side: XLA sums in another order when an
-    axis has length one, and training K and Q magnifies a last digit ten-thousandfold every few hundred steps.
+    axis has length one, and training K and Q magnifies a last digit beyond recognition in some hundred steps.
     """
     fitting = max(1, min(MAX_BLOCK, BLOCK_BYTES // max(bytes_per_trial, 1)))
     return min(fitting, max(trials, 2))
