@@ -96,6 +96,23 @@ def test_gathered(rows):
     np.testing.assert_allclose(made.query_gram, made.queries @ made.queries.T, rtol=1e-13)
 
 
+def test_sizes(rows):
+    """Sums of absolute terms, for the rounding of values."""
+    made, A, _, tokens = rows
+    W = np.random.default_rng(4).standard_normal((tokens.d, tokens.d))
+    p, q = np.abs(made.p), np.abs(made.queries[made.query])
+    np.testing.assert_allclose(made.sizes(W), np.einsum("ja,ab,jb->j", p, np.abs(W), q), rtol=1e-12)
+    assert (made.sizes(W) >= np.abs(np.einsum("jab,ab->j", A, W)) * (1 - 1e-12)).all()
+
+
+def test_unit(rows):
+    made, A, _, tokens = rows
+    unit = made.unit()
+    W = np.random.default_rng(5).standard_normal((tokens.d, tokens.d))
+    np.testing.assert_allclose(unit.norms, 1.0, rtol=1e-14)
+    np.testing.assert_allclose(unit.values(W), np.einsum("jab,ab->j", A, W) / made.norms, rtol=1e-12, atol=1e-13)
+
+
 def test_scatter(rows):
     made, A, places, _ = rows
     numbers = np.arange(1.0, len(A) + 1)

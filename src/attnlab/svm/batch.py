@@ -12,8 +12,11 @@ from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.dual import MET, ROUNDS
 from attnlab.svm.frobenius import TOLERANCE, certify, solve_rows
-from attnlab.svm.rows import Rows, check_scale, check_selected, check_tolerance, margin_rows
+from attnlab.svm.rows import Rows, check_scale, check_selections, check_tolerance, margin_rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
+
+# Numbers in the Gram matrices that are worked on at a time.
+GRAMS = 50_000
 
 
 class MarginSolutions(Sequence[MarginSolution]):
@@ -82,53 +85,43 @@ def solve_margins(tokens: Tokens, selected: ArrayLike, *, tolerance: float = TOL
     if not isinstance(tokens, Tokens) or tokens.trials is None:
         raise InputError(message("`tokens` has no trial axis; wanted a batch.", "al.solve_margin solves one data set"))
     check_tolerance(tolerance)
-    chosen = np.asarray(selected)
-    if chosen.shape != tokens.y.shape:
-        raise InputError(message(f"`selected` has shape {chosen.shape}; wanted {tokens.y.shape}."))
-    trials, d = tokens.trials, tokens.d
+    chosen = check_selections(tokens, selected)
     problems = _Problems(tokens, chosen)
-    multipliers, solved = problems.solve() if problems.alike else (np.zeros((trials, 1)), np.zeros(trials, dtype=bool))
-    facts = problems.certificates(multipliers) if problems.alike else _nothing(trials, d)
-    hard = np.flatnonzero(~(solved & (facts["gap"] <= tolerance)))
-    alone = {i: solve_rows(problems[i], problems.chosen[i], d, tolerance) for i in hard.tolist()}
-    return MarginSolutions(problems, problems.chosen, multipliers, facts, alone, tolerance)
+    multipliers, facts = problems.solve() if problems.alike else _nothing(tokens.trials, tokens.d)
+    hard = np.flatnonzero(~(facts["gap"] <= tolerance))
+    alone = {i: solve_rows(problems[i], chosen[i], tokens.d, tolerance) for i in hard.tolist()}
+    return MarginSolutions(problems, chosen, multipliers, facts, alone, tolerance)
 
 
-def _nothing(trials: int, d: int) -> dict[str, Array]:
-    return {
-        "W": np.full((trials, d, d), np.nan),
-        **{k: np.full(trials, np.inf) for k in ("margin", "gap", "violation")},
-    }
+def _nothing(trials: int, d: int) -> tuple[Array, dict[str, Array]]:
+    """No multipliers and no certificates: every trial is still to be solved."""
+    unknown = {k: np.full(trials, np.inf) for k in ("margin", "gap", "violation")}
+    return np.zeros((trials, 1)), {"W": np.full((trials, d, d), np.nan), **unknown}
 
 
 class _Problems(Sequence[Rows]):
-    """The constraints of all trials: stacked arrays if every trial has the same pattern of visible tokens."""
+    """The constraints of all trials: stacked arrays if every query sees every token, so that trials are alike."""
 
     def __init__(self, tokens: Tokens, chosen: NDArray[np.intp]) -> None:
-        self.tokens = tokens
-        check = tokens.visible if tokens.mask is not None else None
-        first = check_selected(tokens[0], chosen[0])
-        if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= tokens.T:
-            raise InputError(message(f"`selected` must hold whole numbers from 0 to {tokens.T - 1}."))
-        self.chosen = chosen.astype(np.intp)
-        self.alike = check is None
-        if check is not None and not np.take_along_axis(check, self.chosen[..., None], axis=-1).all():
-            raise InputError(message("`selected` names tokens that the mask hides from their query."))
+        self.tokens, self.chosen = tokens, chosen
+        self.alike = tokens.mask is None and tokens.T > 1
         if not self.alike:
             return
         trials, n, T, d = tokens.x.shape
-        flat = self.chosen.reshape(trials, -1)  # (R, M)
+        flat = chosen.reshape(trials, -1)  # (R, M)
         self.query = np.repeat(np.arange(flat.shape[1]), T - 1)
         sequence = self.query // (flat.shape[1] // n)
         # The other tokens of each query: t, or t + 1 from the selected one on.
         other = np.arange(T - 1) + (np.arange(T - 1) >= flat[..., None])
-        token = other.reshape(trials, -1)
-        pick = np.arange(trials)[:, None]
-        self.p = tokens.x[pick, sequence, flat[:, self.query]] - tokens.x[pick, sequence, token]  # (R, N, d)
+        first = (np.arange(trials)[:, None] * n + sequence) * T
+        x = tokens.x.reshape(-1, d)
+        self.p = x.take(first + flat[:, self.query], axis=0)  # (R, N, d)
+        self.p -= x.take(first + other.reshape(trials, -1), axis=0)
         self.q = tokens.z.reshape(trials, -1, d)
-        self.norms = np.linalg.norm(self.p, axis=-1) * np.linalg.norm(self.q, axis=-1)[:, self.query]
+        lengths = [np.sqrt(np.einsum("rjd,rjd->rj", a, a)) for a in (self.p, self.q)]
+        self.p_lengths, self.q_lengths = lengths
+        self.norms = lengths[0] * lengths[1][:, self.query]
         check_scale(self.norms)
-        self.alike = first.size > 0 and T > 1
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -136,56 +129,72 @@ class _Problems(Sequence[Rows]):
     def __getitem__(self, index: int) -> Rows:  # type: ignore[override]
         return margin_rows(self.tokens[int(index)], self.chosen[index])
 
-    def solve(self) -> tuple[Array, NDArray[np.bool_]]:
-        """The active-set method on all trials side by side; multipliers, and which of them are settled."""
+    def solve(self) -> tuple[Array, dict[str, Array]]:
+        """Multipliers and certificates of all trials; an infinite gap where a trial did not settle.
+
+        Some at a time, so that the Gram matrices stay in the processor's cache and memory does not grow with trials.
+        """
         trials, N = self.norms.shape
-        multipliers, solved = np.zeros((trials, N)), np.zeros(trials, dtype=bool)
-        possible = self.norms.min(-1) > 0
+        step = max(1, GRAMS // N**2)
+        multipliers, facts = np.zeros((trials, N)), _nothing(trials, self.p.shape[-1])[1]
         with np.errstate(divide="ignore", invalid="ignore"):
-            unit = self.p / np.linalg.norm(self.p, axis=-1, keepdims=True)
-            q = self.q / np.linalg.norm(self.q, axis=-1, keepdims=True)
-            bound = 1.0 / self.norms
-            bound = bound / bound.max(-1, keepdims=True)
-        gram = np.matmul(unit, unit.transpose(0, 2, 1))
-        gram *= np.matmul(q, q.transpose(0, 2, 1))[:, self.query[:, None], self.query]
+            for start in range(0, trials, step):
+                some = slice(start, start + step)
+                multipliers[some], settled = self._multipliers(some)
+                for name, value in self._certificates(some, multipliers[some]).items():
+                    facts[name][some] = value
+                facts["gap"][some][~settled] = np.inf
+        return multipliers, facts
+
+    def _multipliers(self, some: slice) -> tuple[Array, NDArray[np.bool_]]:
+        """The active-set method on some trials side by side; multipliers, and which of them are settled."""
+        norms = self.norms[some]
+        trials, N = norms.shape
+        unit = self.p[some] / self.p_lengths[some, :, None]
+        q = self.q[some] / self.q_lengths[some, :, None]
+        bound = 1.0 / norms
+        bound /= bound.max(-1, keepdims=True)
+        gram = np.matmul(q, q.transpose(0, 2, 1)).take(self.query, axis=1).take(self.query, axis=2)
+        gram *= np.matmul(unit, unit.transpose(0, 2, 1))
+        found, settled = np.zeros((trials, N)), np.zeros(trials, dtype=bool)
         guess = np.ones((trials, N), dtype=bool)
-        left = np.flatnonzero(possible)
+        left = np.flatnonzero(norms.min(-1) > 0)
+        diagonal = np.arange(N)
         for _ in range(ROUNDS):
             if not left.size:
                 break
             inside, G, b = guess[left], gram[left], bound[left]
             # Rows outside the guess become rows of the identity, so that all systems have one size.
-            system = np.where(inside[:, :, None] & inside[:, None, :], G, 0.0)
-            system[:, np.arange(N), np.arange(N)] = 1.0
+            system = G * (inside[:, :, None] & inside[:, None, :])
+            system[:, diagonal, diagonal] = 1.0
             try:
-                found = np.linalg.solve(system, np.where(inside, b, 0.0)[..., None])[..., 0]
+                solved = np.linalg.solve(system, (b * inside)[..., None])
             except np.linalg.LinAlgError:
                 break
-            slack = np.matmul(G, found[..., None])[..., 0] - b
-            better = np.where(inside, found > 0, slack < -MET * b)
+            values, solved = np.matmul(G, solved)[..., 0], solved[..., 0]
+            better = np.where(inside, solved > 0, values < (1.0 - MET) * b)
             same = (better == inside).all(-1)
-            multipliers[left[same]], solved[left[same]] = found[same], True
+            found[left[same]], settled[left[same]] = solved[same], True
             guess[left] = better
             left = left[~same & better.any(-1)]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(possible[:, None], multipliers / self.norms, 0.0), solved
+        return np.where(settled[:, None], found / norms, 0.0), settled
 
-    def certificates(self, multipliers: Array) -> dict[str, Array]:
-        """W scaled to least value 1, and the certificate, of every trial; see `frobenius.certify`."""
+    def _certificates(self, some: slice, multipliers: Array) -> dict[str, Array]:
+        """W scaled to least value 1, and the certificate, of some trials; see `frobenius.certify`."""
+        p, q = self.p[some], self.q[some]
+        trials, N, d = p.shape
+        by_query = (trials, q.shape[1], -1, d)
         lifted = np.maximum(multipliers, 0.0)
-        raw = np.matmul((lifted[..., None] * self.p).transpose(0, 2, 1), self.q[:, self.query])
-        values = self._values(raw)
-        least, total = values.min(-1), lifted.sum(-1)
-        length = np.linalg.norm(raw, axis=(-2, -1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            W = raw / least[:, None, None]
-            gap = np.where((least > 0) & (total > 0), np.maximum(length**2 / (least * total) - 1.0, 0.0), np.inf)
-            margin = least / length
-        W[np.isinf(gap)] = np.nan
-        with np.errstate(invalid="ignore"):
-            violation = np.maximum(0.0, 1.0 - self._values(W).min(-1))
-        return {"W": W, "margin": margin, "gap": gap, "violation": violation}
+        gathered = np.matmul(lifted.reshape(trials, q.shape[1], 1, -1), p.reshape(by_query))[:, :, 0]
+        raw = np.matmul(gathered.transpose(0, 2, 1), q)
 
-    def _values(self, W: Array) -> Array:
-        seen = np.matmul(self.q, W.transpose(0, 2, 1))  # W q, (R, M, d)
-        return np.einsum("rjd,rjd->rj", self.p, seen[:, self.query])
+        def least_value(W: Array) -> Array:
+            seen = np.matmul(q, W.transpose(0, 2, 1))  # W q, (R, M, d)
+            return np.matmul(p.reshape(by_query), seen[..., None]).reshape(trials, N).min(-1)
+
+        least, total = least_value(raw), lifted.sum(-1)
+        length = np.sqrt(np.einsum("rde,rde->r", raw, raw))
+        W = raw / least[:, None, None]
+        gap = np.where((least > 0) & (total > 0), np.maximum(length**2 / (least * total) - 1.0, 0.0), np.inf)
+        W[np.isinf(gap)] = np.nan
+        return {"W": W, "margin": least / length, "gap": gap, "violation": np.maximum(0.0, 1.0 - least_value(W))}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
+from scipy.linalg.lapack import dposv, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
 from scipy.optimize import nnls
 
 from attnlab.data.tokens import Array
@@ -32,27 +32,30 @@ MET = 1e-13
 
 def active_set(gram: Array, bound: Array) -> Array | None:
     """Multipliers by the primal-dual active-set method, or None where it cycles or the tight rows depend."""
+    met = (1.0 - MET) * bound
     guess = np.ones(len(bound), dtype=bool)
-    seen: set[bytes] = set()
+    key = guess.tobytes()
+    seen = {key}
     for _ in range(ROUNDS):
-        index = np.flatnonzero(guess)
-        system = gram[index[:, None], index]
+        index = guess.nonzero()[0]
+        if not index.size:
+            return None
+        rows, b = gram.take(index, axis=0), bound.take(index)
+        system = rows.take(index, axis=1)
         # LAPACK by name: SciPy's checked wrappers cost more than these small systems do.
-        factor, failed = dpotrf(system, lower=1)
-        pivots = factor.diagonal()
-        if failed or not pivots.min() > 1e-7 * pivots.max():
+        factor, inside, failed = dposv(system, b, lower=1)
+        if failed:
             return None
-        inside, _ = dpotrs(factor, bound[index], lower=1)
-        multipliers = np.zeros(len(bound))
-        multipliers[index] = inside
-        better = np.where(guess, multipliers > 0, gram @ multipliers - bound < -MET * bound)
-        if np.array_equal(better, guess):  # settled: one step of refinement for the last digits
-            multipliers[index] += dpotrs(factor, bound[index] - system @ inside, lower=1)[0]
+        guess = inside @ rows < met
+        guess[index] = inside > 0
+        previous, key = key, guess.tobytes()
+        if key == previous:  # settled: one step of refinement for the last digits
+            multipliers = np.zeros(len(bound))
+            multipliers[index] = inside + dpotrs(factor, b - system @ inside, lower=1)[0]
             return multipliers
-        if better.tobytes() in seen or not better.any():
+        if key in seen:
             return None
-        seen.add(better.tobytes())
-        guess = better
+        seen.add(key)
     return None
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from math import isfinite, sqrt
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm.dual import FAR, ROUNDS, active_set, gram_free, least_distance, refine
-from attnlab.svm.rows import Rows, check_scale, check_selected, check_tolerance, margin_rows
+from attnlab.svm.rows import Rows, check_scale, check_selected, check_tolerance, selected_rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-10
@@ -20,6 +22,8 @@ FREE, DENSE = 300, 3000
 CANCELS = 1e-11
 # A row whose value falls short by less than this is left to the certificate; on hard data it is rounding.
 VIOLATED = 1e-7
+# Tight rows are written out as vectors of d^2 numbers if these are at most so many in all.
+SHARP = 20_000_000
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -57,7 +61,7 @@ def solve_margin(
         raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
     check_tolerance(tolerance)
     chosen = check_selected(tokens, selected)
-    solution = solve_rows(margin_rows(tokens, chosen), chosen, tokens.d, tolerance)
+    solution = solve_rows(selected_rows(tokens, chosen), chosen, tokens.d, tolerance)
     if throw and not solution.feasible:
         raise InfeasibleSelection(_told(solution), solution)
     return solution
@@ -70,13 +74,11 @@ def solve_rows(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float 
     if len(rows) == 0:
         return _unconstrained(rows, selected, d)
     check_scale(rows.norms)
-    impossible = np.flatnonzero(rows.norms == 0)
-    if impossible.size:  # 0 >= 1: a duplicate of the selected token, or a zero query
-        weights = np.zeros(len(rows))
-        weights[impossible] = 1.0 / impossible.size
-        return _infeasible(rows, weights, selected, d)
+    if rows.norms.min() == 0:  # 0 >= 1: a duplicate of the selected token, or a zero query
+        impossible = (rows.norms == 0).astype(float)
+        return _infeasible(rows, impossible / impossible.sum(), selected, d)
     # Rows scaled to unit length: <A_j/|A_j|, W> >= 1/|A_j|; the common size of the bounds is taken out.
-    unit = _unit_rows(rows)
+    unit = rows.unit()
     bound = 1.0 / rows.norms
     size = float(bound.max())
     bound = bound / size
@@ -101,6 +103,7 @@ def solve_rows(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float 
     if distance > 0:
         for candidate in (weights / distance, refine(gram, bound, weights / distance)):
             solution = _better(solution, finished(candidate))
+    solution = _sharpened(rows, weights > 0, solution, selected, d, tolerance)
     if solution is not None and solution.gap < FAR:
         return solution
     return _without_solution(rows, weights / rows.norms, selected, d, solution)
@@ -143,23 +146,52 @@ def _solve_with_equalities(rows: Rows, selected: NDArray[np.intp], d: int, toler
     if distance > 0:
         for candidate in (inside / distance, refine(scaled, bound, inside / distance)):
             solution = _better(solution, certify(rows, whole(candidate / lengths * size), selected, d, tolerance))
+    tight = rows.equal.copy()
+    tight[above] = inside > 0
+    solution = _sharpened(rows, tight, solution, selected, d, tolerance)
     if solution is not None and solution.gap < FAR:
         return solution
     weights = whole(inside / lengths)
     return _without_solution(rows, weights, selected, d, solution)
 
 
+def _sharpened(
+    rows: Rows,
+    tight: NDArray[np.bool_],
+    solution: MarginSolution | None,
+    selected: NDArray[np.intp],
+    d: int,
+    tolerance: float,
+) -> MarginSolution | None:
+    """A solution of smaller gap if solving for the tight rows themselves, not for their Gram matrix, gives one.
+
+    Where two demands nearly contradict each other the Gram matrix squares the condition number, and sum l A loses to
+    cancellation what W need not lose. With A^T = Q R for the tight rows, W = Q R^-T b is corrected twice against the
+    rows, and the multipliers are R^-1 Q^T W.
+    """
+    index = np.flatnonzero(tight & (rows.norms > 0))
+    if (solution is not None and solution.gap <= tolerance) or not 0 < index.size <= d * d <= SHARP / index.size:
+        return solution
+    part = rows.part(index)
+    unit = part.unit()
+    bound = (1.0 if part.equal is None else (~part.equal).astype(float)) / part.norms
+    wide = np.einsum("jd,je->jde", unit.p, unit.queries[unit.query]).reshape(index.size, -1)
+    Q, R = np.linalg.qr(wide.T)
+    pivots = np.abs(R.diagonal())
+    if not pivots.min() > EPS * pivots.max():
+        return solution
+    flat = np.zeros(d * d)
+    for _ in range(3):
+        flat += Q @ solve_triangular(R, bound - wide @ flat, trans=1)
+    multipliers = np.zeros(len(rows))
+    multipliers[index] = solve_triangular(R, Q.T @ flat) / part.norms
+    return _better(solution, certify(rows, multipliers, selected, d, tolerance, W=flat.reshape(d, d)))
+
+
 def _better(one: MarginSolution | None, other: MarginSolution | None) -> MarginSolution | None:
     """The one of smaller gap."""
     known = [s for s in (one, other) if s is not None]
     return min(known, key=lambda s: s.gap) if known else None
-
-
-def _unit_rows(rows: Rows) -> Rows:
-    lengths = np.linalg.norm(rows.queries, axis=1)
-    safe = np.where(lengths > 0, lengths, 1.0)
-    p = rows.p / np.linalg.norm(rows.p, axis=1, keepdims=True)
-    return Rows(p, rows.queries / safe[:, None], rows.query, rows.where, rows.shape, rows.equal)
 
 
 def _solve_free(
@@ -203,38 +235,50 @@ def _solve_free(
 
 
 def certify(
-    rows: Rows, multipliers: Array, selected: NDArray[np.intp], d: int, tolerance: float
+    rows: Rows,
+    multipliers: Array,
+    selected: NDArray[np.intp],
+    d: int,
+    tolerance: float,
+    W: Array | None = None,
 ) -> MarginSolution | None:
-    """The solution that these multipliers give, with its gap; None if their W does not separate.
+    """The solution that these multipliers give, with its gap; None if W does not separate.
 
-    For any l >= 0 with W = sum l A and least value m > 0: W / m is feasible, and |W*| >= sum l / |W|.
+    For any l >= 0 and any W with least value m > 0: W / m is feasible, and |W*| >= sum l / |sum l A|. Without a W
+    of its own the solution is sum l A.
     """
     above = slice(None) if rows.equal is None else ~rows.equal
     multipliers = multipliers.copy()
     multipliers[above] = np.maximum(multipliers[above], 0.0)
     raw = rows.adjoint(multipliers)
-    values = rows.values(raw)
+    W = raw if W is None else W
+    values = rows.values(W)
     least, total = float(values[above].min()), float(multipliers[above].sum())
-    length = float(np.linalg.norm(raw))
-    if not (least > 0 and total > 0 and np.isfinite(length)):
+    length, dual_length = sqrt(np.vdot(W, W)), sqrt(np.vdot(raw, raw))
+    if not (least > 0 and total > 0 and isfinite(length) and isfinite(dual_length)):
         return None
-    gap = max(length**2 / (least * total) - 1.0, 0.0)
-    W = raw / least
-    values = values / least
+    W, values, length = W / least, values / least, length / least
+    multipliers *= length / dual_length  # so that sum l A has the length of W
+    gap = max(length * dual_length / total - 1.0, 0.0)
+    # Rounding, where long terms of sum l A cancel, and where values near 1 are differences of large numbers.
+    rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / length
+    rounding += 1.0 - float((values - 4 * EPS * rows.sizes(W))[above].min())
     # |W - W*|^2 <= |W|^2 - |W*|^2 for feasible W, and |W*| >= |W| / (1 + gap).
-    error = float(np.sqrt(max(1.0 - 1.0 / (1.0 + gap + 4 * EPS) ** 2, 0.0)))
-    slack = error * length / least * rows.norms + 1e-12
+    uncertain = gap + max(rounding, 0.0)
+    error = sqrt(uncertain * (2.0 + uncertain)) / (1.0 + uncertain)
+    slack = error * length * rows.norms + 1e-12
+    widest = float(slack.max())
     reason = None
-    if slack.max() > 0.05:
-        reason = f"the gap {gap:.1e} leaves constraint values uncertain by up to {slack.max():.1e}"
-    singular = np.linalg.svd(W, compute_uv=False)
+    if widest > 0.05:
+        reason = f"the gap {gap:.1e} leaves constraint values uncertain by up to {widest:.1e}"
     return MarginSolution(
         W=W,
-        margin=least / length,
-        multipliers=rows.scatter(multipliers / least),
+        margin=1.0 / length,
+        multipliers=rows.scatter(multipliers),
         values=rows.scatter(values, np.nan),
+        value_error=rows.scatter(slack, np.nan),
         support=None if reason else rows.scatter(_tight(rows, values, slack)) > 0,
-        rank=None if reason else int((singular > error * length / least + 8 * d * EPS * singular[0]).sum()),
+        rank_floor=None if reason else error * length,
         gap=gap,
         violation=_violation(rows, W),
         direction_error=error,
@@ -287,16 +331,18 @@ def _infeasible(
     residual = float(np.linalg.norm(rows.adjoint(weights))) / sizes if sizes > 0 else 0.0
     nothing = np.full(rows.shape, np.nan)
     return MarginSolution(
-        W=np.full((d, d), np.nan), margin=0.0, multipliers=nothing, values=nothing, support=None, rank=None, gap=np.inf,
-        violation=np.inf, direction_error=np.inf, status=status, farkas=rows.scatter(weights), farkas_residual=residual,
-        norm="frobenius", selected=selected, reason=status.value,
+        W=np.full((d, d), np.nan), margin=0.0, multipliers=nothing, values=nothing, value_error=nothing, support=None,
+        rank_floor=None, gap=np.inf, violation=np.inf, direction_error=np.inf, status=status,
+        farkas=rows.scatter(weights), farkas_residual=residual, norm="frobenius", selected=selected,
+        reason=status.value,
     )  # fmt: skip
 
 
 def _unconstrained(rows: Rows, selected: NDArray[np.intp], d: int) -> MarginSolution:
+    nothing = np.full(rows.shape, np.nan)
     return MarginSolution(
-        W=np.zeros((d, d)), margin=np.inf, multipliers=np.zeros(rows.shape), values=np.full(rows.shape, np.nan),
-        support=np.zeros(rows.shape, dtype=bool), rank=0, gap=0.0, violation=0.0, direction_error=0.0,
+        W=np.zeros((d, d)), margin=np.inf, multipliers=np.zeros(rows.shape), values=nothing, value_error=nothing,
+        support=np.zeros(rows.shape, dtype=bool), rank_floor=0.0, gap=0.0, violation=0.0, direction_error=0.0,
         status=MarginStatus.UNCONSTRAINED, farkas=None, farkas_residual=None, norm="frobenius", selected=selected,
     )  # fmt: skip
 

@@ -1,8 +1,7 @@
 """Constraints of the max-margin problems over tokens, kept as products and never as d x d matrices.
 
-Constraint j says `<(p_j q_j^T), W> >= 1` (or `= 0`, for tokens that must stay level), where
- p_j is a difference of two tokens and q_j the query that compares
-them. Everything the solvers need follows from the factors:
+Constraint j says `<(p_j q_j^T), W> >= 1` (or `= 0`, for tokens that must stay level), where p_j is a difference of two
+tokens and q_j the query that compares them. Everything the solvers need follows from the factors:
 
     values      <A_j, W>        = p_j . (W q_j)
     adjoint     sum_j l_j A_j   = sum over queries q of (sum_{j of q} l_j p_j) q^T
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,7 +53,17 @@ class Rows:
 
     def values(self, W: Array) -> Array:
         """<A_j, W> for every constraint."""
-        return np.einsum("jd,jd->j", self.p, (self.queries @ W.T)[self.query])
+        return self._compared(self.p, self.queries @ W.T)
+
+    def sizes(self, W: Array) -> Array:
+        """The sum of the absolute terms of <A_j, W>, for every constraint: what its rounding is relative to."""
+        return self._compared(np.abs(self.p), np.abs(self.queries) @ np.abs(W).T)
+
+    def _compared(self, p: Array, seen: Array) -> Array:
+        """p_j times the vector of its query, for every constraint."""
+        if self._even:
+            return np.matmul(p.reshape(len(seen), -1, p.shape[1]), seen[:, :, None]).reshape(-1)
+        return np.einsum("jd,jd->j", p, seen[self.query])
 
     def adjoint(self, multipliers: Array) -> Array:
         """sum_j multipliers_j A_j, (d, d)."""
@@ -61,9 +71,9 @@ class Rows:
 
     def gathered(self, multipliers: Array) -> Array:
         """sum over the constraints of each query of multipliers_j p_j, (M, d)."""
-        if self._blocks is not None:
-            each = multipliers.reshape(len(self.queries), 1, -1)
-            return np.matmul(each, self._blocks)[:, 0]
+        if self._even:
+            M, d = self.queries.shape
+            return np.matmul(multipliers.reshape(M, 1, -1), self.p.reshape(M, -1, d))[:, 0]
         weighted = multipliers[:, None] * self.p
         starts = self._starts
         found = np.zeros(self.queries.shape)
@@ -74,22 +84,27 @@ class Rows:
 
     def gram(self) -> Array:
         """<A_i, A_j>, (N, N)."""
-        return (self.p @ self.p.T) * (self.queries @ self.queries.T)[np.ix_(self.query, self.query)]
+        return (self.p @ self.p.T) * self.query_gram.take(self.query, axis=0).take(self.query, axis=1)
 
     def gram_times(self, multipliers: Array) -> Array:
         """The Gram matrix times a vector, without the matrix: O(N d + M^2 d)."""
-        per_query = self.query_gram @ self.gathered(multipliers)
-        if self._blocks is not None:
-            return np.matmul(self._blocks, per_query[:, :, None]).reshape(-1)
-        return np.einsum("jd,jd->j", self.p, per_query[self.query])
+        return self._compared(self.p, self.query_gram @ self.gathered(multipliers))
+
+    def unit(self) -> Rows:
+        """The same constraints scaled to |A_j| = 1; none may be zero."""
+        p_lengths, lengths = self._lengths
+        queries = self.queries / np.where(lengths > 0, lengths, 1.0)[:, None]
+        return Rows(self.p / p_lengths[:, None], queries, self.query, self.where, self.shape, self.equal)
 
     @cached_property
-    def _blocks(self) -> Array | None:
-        """The differences as (M, constraints per query, d) if each query has as many: products without copies."""
-        each, rest = divmod(len(self), max(len(self.queries), 1))
-        if rest or each == 0 or not np.array_equal(self.query, np.repeat(np.arange(len(self.queries)), each)):
-            return None
-        return self.p.reshape(len(self.queries), each, -1)
+    def _even(self) -> bool:
+        """Has each query as many constraints? Then products need no copies."""
+        M = len(self.queries)
+        each, rest = divmod(len(self), max(M, 1))
+        if rest or each == 0:
+            return False
+        ends = self.query.reshape(M, each)[:, :: max(each - 1, 1)]  # ascending, so first and last tell
+        return bool((ends == np.arange(M)[:, None]).all())
 
     @cached_property
     def query_gram(self) -> Array:
@@ -99,7 +114,14 @@ class Rows:
     @cached_property
     def norms(self) -> Array:
         """|A_j| = |p_j| |q_j|, (N,)."""
-        return np.linalg.norm(self.p, axis=1) * np.linalg.norm(self.queries, axis=1)[self.query]
+        p_lengths, lengths = self._lengths
+        return p_lengths * lengths.take(self.query)
+
+    @cached_property
+    def _lengths(self) -> tuple[Array, Array]:
+        """|p_j|, (N,), and the lengths of the queries, (M,)."""
+        squares = np.einsum("jd,jd->j", self.p, self.p), np.einsum("jd,jd->j", self.queries, self.queries)
+        return np.sqrt(squares[0]), np.sqrt(squares[1])
 
     @cached_property
     def _starts(self) -> NDArray[np.intp]:
@@ -107,7 +129,7 @@ class Rows:
 
     def scatter(self, values: Array, fill: float = 0.0) -> Array:
         """One number per constraint laid out as the tokens are; `fill` at selected and masked tokens."""
-        full = np.full(int(np.prod(self.shape)), fill)
+        full = np.full(prod(self.shape), fill)
         full[self.where] = values
         return full.reshape(self.shape)
 
@@ -122,7 +144,7 @@ def check_tolerance(tolerance: float) -> None:
 
 def check_scale(norms: Array) -> None:
     """Refuse constraints so large or small that the multipliers, of order |A|^-2, would not be float64 numbers."""
-    largest = float(norms.max(initial=0.0))
+    largest = norms.max(initial=0.0)
     if largest > 0 and not 1.0 / SCALE < largest < SCALE:
         raise InputError(
             message(
@@ -135,14 +157,23 @@ def check_scale(norms: Array) -> None:
 
 def margin_rows(tokens: Tokens, selected: ArrayLike) -> Rows:
     """The constraints (x_selected - x_t)^T W z >= 1 for every query and every other token that it sees."""
-    chosen = check_selected(tokens, selected)
-    n, T, d = tokens.n, tokens.T, tokens.d
+    return selected_rows(tokens, check_selected(tokens, selected))
+
+
+def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
+    """`margin_rows` for a selection that was checked already."""
+    T, d = tokens.T, tokens.d
     flat = chosen.reshape(-1)  # (M,)
-    sequence = np.repeat(np.arange(n), flat.size // n)
-    other = tokens.visible.reshape(-1, T) & (np.arange(T) != flat[:, None])
-    query, token = np.nonzero(other)
-    p = tokens.x[sequence[query], flat[query]] - tokens.x[sequence[query], token]
-    return Rows(p, tokens.z.reshape(-1, d), query, query * T + token, (*chosen.shape, T))
+    other = np.arange(T) != flat[:, None]
+    if tokens.mask is not None:
+        other &= tokens.mask.reshape(-1, T)
+    where = other.reshape(-1).nonzero()[0]
+    query = where // T
+    x = tokens.x.reshape(-1, d)
+    first = (np.arange(flat.size) // (flat.size // tokens.n)) * T  # where the sequence of each query begins
+    p = x.take((first + flat)[query], axis=0)
+    p -= x.take(where + (first - np.arange(flat.size) * T)[query], axis=0)
+    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T))
 
 
 def check_selected(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
@@ -151,16 +182,23 @@ def check_selected(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
         raise InputError(
             message("`tokens` is a batch of trials; wanted one data set.", "al.solve_margins solves batches")
         )
+    return check_selections(tokens, selected)
+
+
+def check_selections(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
+    """The same for one data set or a batch."""
     chosen = np.asarray(selected)
     if chosen.shape != tokens.y.shape:
         raise InputError(message(f"`selected` has shape {chosen.shape}; wanted one token per query, {tokens.y.shape}."))
     if chosen.dtype.kind not in "iu":
         raise InputError(message(f"`selected` has type {chosen.dtype}; wanted whole numbers."))
-    if chosen.size and (chosen.min() < 0 or chosen.max() >= tokens.T):
-        wrong = chosen.max() if chosen.max() >= tokens.T else chosen.min()
+    least, most = chosen.min(), chosen.max()
+    if least < 0 or most >= tokens.T:
+        wrong = most if most >= tokens.T else least
         raise InputError(
             message(f"`selected` names token {wrong}; sequences of {tokens.T} tokens have 0 to {tokens.T - 1}.")
         )
-    if not np.take_along_axis(tokens.visible, chosen[..., None], axis=-1).all():
+    chosen = chosen.astype(np.intp)
+    if tokens.mask is not None and not np.take_along_axis(tokens.mask, chosen[..., None], axis=-1).all():
         raise InputError(message("`selected` names tokens that the mask hides from their query."))
-    return chosen.astype(np.intp)
+    return chosen

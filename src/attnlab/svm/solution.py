@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ class MarginSolution:
         multipliers: dual variables, laid out as the tokens are, zero at selected and masked tokens:
             `W = sum multipliers (x_selected - x_t) z^T`.
         values: (x_selected - x_t)^T W z, laid out likewise; NaN at selected and masked tokens.
+        value_error: how far each of those may be from the exact solution's, by the gap; laid out likewise.
         support: tokens whose constraint is tight; None with `reason` where the gap is too large to tell.
-        rank: numerical rank of W, or None likewise.
+        rank: number of singular values of W that are certainly not zero; None likewise.
+        rank_floor: singular values up to this may be zero in the exact solution; None likewise.
         gap: relative duality gap `(|W| / least value) (|sum l A| / sum l) - 1`, from these W and multipliers.
         violation: how far the least constraint value is below 1.
         direction_error: bound on |W - W*| / |W|, from the gap.
@@ -49,8 +52,9 @@ class MarginSolution:
     margin: float
     multipliers: Array
     values: Array
+    value_error: Array
     support: NDArray[np.bool_] | None
-    rank: int | None
+    rank_floor: float | None
     gap: float
     violation: float
     direction_error: float
@@ -65,6 +69,15 @@ class MarginSolution:
     def feasible(self) -> bool:
         """Was a separating W found?"""
         return self.status in (MarginStatus.OPTIMAL, MarginStatus.INACCURATE, MarginStatus.UNCONSTRAINED)
+
+    @cached_property
+    def rank(self) -> int | None:
+        """Singular values of W above `rank_floor` and rounding."""
+        if self.rank_floor is None:
+            return None
+        singular = np.linalg.svd(self.W, compute_uv=False)
+        rounding = 8 * len(self.W) * float(np.finfo(np.float64).eps) * float(singular[0])
+        return int((singular > self.rank_floor + rounding).sum())
 
     def __repr__(self) -> str:
         if not self.feasible:

@@ -12,7 +12,7 @@ import scipy.optimize
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.svm import MarginSolution, MarginStatus, Rows, margin_rows, solve_margin
+from attnlab.svm import MarginSolution, MarginStatus, margin_rows, solve_margin
 from attnlab.theory.geometry import HeadLike, Leads, belongs, one_data_set, selection_count, solved_selections
 
 PROXY = 1.1
@@ -112,14 +112,11 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolu
     if not found.feasible or not facts["constraints"]:
         slack = np.inf if found.feasible else -np.inf
         return AssumptionCheck(name="B.1", holds=found.feasible, slack=slack, evidence=facts)
-    rows = margin_rows(tokens, found.selected)
-    values = found.values.ravel()[rows.where]
-    room = _room(found, rows)
-    slack = float(room.min())
+    slack = float(np.nanmin(_room(found)))
     holds = slack >= 0 and found.support is not None
-    facts |= {"largest": float(values.max()), "error": float((room + values - 1.0).max())}
+    facts |= {"largest": float(np.nanmax(found.values)), "error": float(np.nanmax(found.value_error))}
     if found.norm == "frobenius":
-        facts["room"] = interpolation_room(rows.gram())
+        facts["room"] = interpolation_room(margin_rows(tokens, found.selected).gram())
         facts["agrees"] = (facts["room"] >= -SOLVED) == holds
     return AssumptionCheck(name="B.1", holds=holds, slack=slack, evidence=facts)
 
@@ -272,8 +269,7 @@ def assumption_d(tokens: Tokens, *, head: HeadLike = None, limit: int = 100_000)
         if not found.feasible or found.support is None or np.array_equal(chosen, best):
             continue
         differs = chosen != best
-        rows = margin_rows(tokens, chosen)
-        room = np.take_along_axis(rows.scatter(_room(found, rows), np.nan), best[..., None], -1)[..., 0]
+        room = np.take_along_axis(_room(found), best[..., None], -1)[..., 0]
         most = float(room[differs].max())
         slack = min(slack, most)
         if most < 0:
@@ -287,10 +283,9 @@ def assumption_d(tokens: Tokens, *, head: HeadLike = None, limit: int = 100_000)
     )  # fmt: skip
 
 
-def _room(found: MarginSolution, rows: Rows) -> Array:
-    """1 + certified error - value for every constraint: at least 0 exactly at support tokens."""
-    error = found.direction_error * float(np.linalg.norm(found.W)) * rows.norms + 1e-12
-    return 1.0 + error - found.values.ravel()[rows.where]
+def _room(found: MarginSolution) -> Array:
+    """1 + certified error - value, laid out as the tokens are: at least 0 exactly at support tokens."""
+    return 1.0 + found.value_error - found.values
 
 
 def _best(tokens: Tokens, head: HeadLike, solution: MarginSolution | None) -> tuple[MarginSolution, int]:
