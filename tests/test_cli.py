@@ -118,3 +118,69 @@ def test_solve_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     ]:
         assert main(["solve", *arguments]) == 2, arguments
         assert words in capsys.readouterr().err, arguments
+
+
+def test_solve_in_every_norm_and_under_a_mask(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tokens = al.data.sphere(n=4, T=4, d=8, seed=1)
+    tokens.save("tokens.npz")
+
+    def solved(*arguments):
+        code = main(["solve", "tokens.npz", "--selected", "0,1,2,3", *arguments, "--json"])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out), read_npz("tokens-margin.npz", "W")[0]
+
+    sizes = {"frobenius": "fro", "nuclear": "nuc", "spectral": 2}
+    for norm, order in sizes.items():
+        result, arrays = solved("--norm", norm)
+        assert result["norm"] == norm
+        assert result["gap"] <= 1e-6
+        assert 1 / result["margin"] == pytest.approx(np.linalg.norm(arrays["W"], order), rel=1e-9)
+    result, arrays = solved("--norm", "l1")
+    assert 1 / result["margin"] == pytest.approx(np.abs(arrays["W"]).sum(), rel=1e-9)
+    mask = np.array([[1, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], dtype=bool)
+    np.save("mask.npy", mask)
+    want = al.solve_margin(al.Tokens(x=tokens.x, z=tokens.z, y=tokens.y, mask=mask), [0, 1, 2, 3])
+    for given in ("mask.npy", "1110,0111,1111,0001"):
+        result, arrays = solved("--mask", given)
+        np.testing.assert_allclose(arrays["W"], want.W, rtol=1e-10, atol=1e-12)
+    assert main(["solve", "tokens.npz", "--selected", "0,1,2,3", "--mask", "1110,0111,1111,0001"]) == 0
+    assert "none" in capsys.readouterr().out  # the last query sees one token: nothing holds it
+
+
+def test_solve_with_several_tokens_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tokens = al.data.sphere(n=3, T=4, d=8, seed=1)
+    tokens.save("tokens.npz")
+    assert main(["solve", "tokens.npz", "--selected", "0,1+2,3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    arrays = read_npz("tokens-margin.npz", "W")[0]
+    leads = np.einsum("td,de,e->t", tokens.x[1], arrays["W"], tokens.z[1])
+    assert leads[1] == pytest.approx(leads[2], abs=1e-9)
+    assert min(leads[1] - leads[0], leads[1] - leads[3]) >= 1 - 1e-9
+    assert result["locally_optimal"] is None
+    assert main(["solve", "tokens.npz", "--selected", "0,1+2,3"]) == 0
+    assert "1+2" in capsys.readouterr().out
+
+
+def test_solve_says_what_is_wrong_with_a_mask_or_a_set(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    al.data.sphere(n=3, T=4, d=8, seed=1).save("tokens.npz")
+    (tmp_path / "broken.npy").write_text("not an array")
+    for arguments, words in [
+        (["--mask", "missing.npy"], "missing.npy"),
+        (["--mask", "broken.npy"], "cannot be read"),
+        (["--mask", "11x0"], "rows of 0 and 1"),
+        (["--mask", "1110,11"], "rows of 0 and 1"),
+        (["--mask", "111"], "`mask` has shape (3,)"),
+        (["--mask", "causal"], "one query per token"),
+        (["--mask", "0111"], "mask hides"),
+        (["--selected", "0,1+9,2"], "0 to 3"),
+        (["--selected", "0,1+2"], "wanted 3"),
+        (["--selected", ","], "whole numbers"),
+    ]:
+        assert (
+            main(["solve", "tokens.npz", *(["--selected", "0,0,0"] if "--mask" in arguments else []), *arguments]) == 2
+        )
+        assert words in capsys.readouterr().err, arguments

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from attnlab.store import Store as Store
     from attnlab.svm import (
         MarginSolution as MarginSolution,
+        distance_to_face as distance_to_face,
         solve_margin as solve_margin,
         solve_margins as solve_margins,
     )
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
         Trajectory as Trajectory,
         cosine as cosine,
         descend as descend,
+        flow as flow,
         misalignment as misalignment,
+        regularization_path as regularization_path,
     )
 
 _ROOMS = ("data", "models", "optim", "train", "svm", "theory", "store", "figures")
@@ -65,8 +68,8 @@ _NAMES = {
     "attnlab.optim": (
         "gd", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
     ),
-    "attnlab.train": ("descend", "Trajectory", "cosine", "misalignment"),
-    "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins"),
+    "attnlab.train": ("descend", "flow", "regularization_path", "Trajectory", "cosine", "misalignment"),
+    "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),
     "attnlab.theory": ("is_locally_optimal",),
     "attnlab.store": ("Store",),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from verifier import judge, judge_farkas
 
 import attnlab as al
 from attnlab import InputError, Tokens
-from attnlab.svm import MarginStatus
+from attnlab.svm import MarginStatus, batch as batch_module, frobenius_batch
 
 
 def batch(problems):
@@ -117,6 +117,23 @@ def test_indexing():
     with pytest.raises(IndexError):
         found[5]
     assert repr(found).startswith("MarginSolutions(5, feasible=5, largest gap=")
+
+
+def test_ordinary_trials_are_solved_together(monkeypatch):
+    """None of 200 falls back to being solved alone, whatever the scale; and memory is bounded by working in parts."""
+    monkeypatch.setattr(frobenius_batch, "GRAMS", 7 * 20**2)
+
+    def never(*_):
+        raise AssertionError("a trial was solved alone")
+
+    monkeypatch.setattr(batch_module, "solver", lambda norm: (never, 1e-10))
+    tokens = al.data.sphere(n=5, T=5, d=10, seed=0, trials=200)
+    selected = np.random.default_rng(0).integers(5, size=(200, 5))
+    found = al.solve_margins(tokens, selected)
+    assert found.feasible.all()
+    assert found.status == [MarginStatus.OPTIMAL] * 200
+    small = al.solve_margins(Tokens(x=1e-3 * tokens.x, z=1e5 * tokens.z, y=tokens.y), selected)
+    np.testing.assert_allclose(small.W, found.W / 1e2, rtol=0, atol=1e-12 * np.abs(found.W).max())
 
 
 def test_repr_without_a_feasible_trial():

@@ -160,7 +160,7 @@ def test_stated_error_of_the_direction_holds():
     tokens, selected = cross(1)
     solution = al.solve_margin(tokens, selected)
     A = np.array([matrix.astype(float) for _, matrix in constraints(tokens, selected)])
-    from attnlab.svm.frobenius import certify
+    from attnlab.svm.certificate import certify
     from attnlab.svm.rows import margin_rows
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The demonstration: W against (K, Q) on tokens in the plane and on random tokens."""
+"""The demonstration: W against (K, Q), and both against the two max-margin directions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from attnlab.figures.style import BLUE, GREY, ORANGE, band, new_figure, save_fig
 STEPS = 2000
 STEP_SIZE = 0.1
 TRIALS = 100
+NORMS: tuple[Literal["frobenius", "nuclear"], ...] = ("frobenius", "nuclear")
+# The norm whose max-margin problem theory says each parameterization solves.
+OWN = {"W": "frobenius", "KQ": "nuclear"}
+SPELT = {"frobenius": "Frobenius", "nuclear": "nuclear"}
 
 
 def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = None) -> dict[str, np.ndarray]:
     """Train W and (K, Q) by normalized gradient descent on one plane set and a batch of sphere sets, and solve the
-    max-margin problem of the tokens that each run selected.
+    max-margin problem of the tokens that each run selected, in the Frobenius and in the nuclear norm.
 
     Args:
         seed: of the data and of the starts. Seed 6 is one where the two parameterizations pick the same tokens in
@@ -52,8 +56,6 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
         )  # fmt: skip
         path = run.metrics["path"]
         batch = tokens if tokens.trials is not None else Tokens.stack([tokens])
-        margins = solve_margins(batch, run.selected.reshape(batch.y.shape))
-        predicted = margins.W.reshape(run.W.shape)
         key = f"{name}_{parameterization}"
         found |= {
             f"{key}_steps": run.steps,
@@ -63,11 +65,18 @@ def demo_data(seed: int = 6, on_part: Callable[[int, int, str], None] | None = N
             f"{key}_norm": run.metrics["norm"],
             f"{key}_attention": run.metrics["top_attention"],
             f"{key}_log10_excess": run.metrics["log_excess_loss"] / np.log(10.0),
-            f"{key}_predicted": predicted,
-            f"{key}_gap": margins.gap,
-            f"{key}_apart": misalignment(path, predicted[..., None, :, :]),
+            f"{key}_singular": np.linalg.svd(run.W, compute_uv=False),
             f"{key}_seconds": np.array(run.seconds),
         }
+        for norm in NORMS:
+            margins = solve_margins(batch, run.selected.reshape(batch.y.shape), norm=norm)
+            predicted = margins.W.reshape(run.W.shape)
+            found |= {
+                f"{key}_{norm}": predicted,
+                f"{key}_{norm}_gap": margins.gap,
+                f"{key}_{norm}_rank": np.array([np.nan if s.rank is None else s.rank for s in margins], dtype=float),
+                f"{key}_{norm}_apart": misalignment(path, predicted[..., None, :, :]),
+            }
         if name == "plane":
             found[f"{key}_path"] = path
     for name in ("plane", "sphere"):
@@ -97,8 +106,20 @@ def demo_table(data: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                     "least top attention": float(np.min(data[f"{key}_attention"][..., -1])),
                     "norm (median)": float(np.median(data[f"{key}_norm"][..., -1])),
                     "log10 excess loss (median)": float(np.nanmedian(data[f"{key}_log10_excess"][..., -1])),
-                    "separable selections": int(np.isfinite(data[f"{key}_gap"]).sum()),
-                    "1 - cos with the max-margin W (median)": float(np.nanmedian(data[f"{key}_apart"][..., -1])),
+                    "separable selections": int(np.isfinite(data[f"{key}_frobenius_gap"]).sum()),
+                    **{
+                        f"1 - cos with the {SPELT[norm]} max-margin W (median)": float(
+                            np.nanmedian(data[f"{key}_{norm}_apart"][..., -1])
+                        )
+                        for norm in NORMS
+                    },
+                    **{
+                        f"rank of the {SPELT[norm]} max-margin W (mean)": float(np.nanmean(data[f"{key}_{norm}_rank"]))
+                        for norm in NORMS
+                    },
+                    "ranks that the gap leaves open": int(
+                        sum(np.isnan(data[f"{key}_{norm}_rank"]).sum() for norm in NORMS)
+                    ),
                     "cos of W with K Q^T (median)": float(np.median(data[f"{name}_cosine"])),
                     "seconds": float(data[f"{key}_seconds"]),
                 }
@@ -109,9 +130,9 @@ def demo_table(data: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 @styled
 def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
     """Draw `demo_data` to a file."""
-    figure, axes = new_figure(2, 2)
+    figure, axes = new_figure(2, 3, width=10.2, height=6.0)
     _draw_plane(axes[0, 0], data)
-    attention, excess, direction = axes[0, 1], axes[1, 0], axes[1, 1]
+    (attention, excess), (near, also, spectrum) = axes[0, 1:], axes[1]
     for name, color, style, label in (("W", BLUE, "-", "W"), ("KQ", ORANGE, "--", "(K, Q)")):
         key = f"sphere_{name}"
         steps, best = data[f"{key}_steps"], data[f"{key}_best"]
@@ -120,7 +141,10 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
         band(attention, steps[later], data[f"{key}_attention"][:, later], label=label, **look)
         found = f"{label}: {best.sum()} of {best.size} sets"
         band(excess, steps[later], -data[f"{key}_log10_excess"][best][:, later], label=found, **look)
-        band(direction, steps[later], data[f"{key}_apart"][:, later], label=label, **look)
+        for panel, norm in ((near, "frobenius"), (also, "nuclear")):
+            own = ", its own limit" if OWN[name] == norm else ""
+            band(panel, steps[later], data[f"{key}_{norm}_apart"][:, later], label=f"{label}{own}", **look)
+        _draw_spectrum(spectrum, data, name, color, style, label)
     attention.set(title="b  Attention settles on one token", ylabel="largest softmax weight")
     attention.set_ylim(0, 1.05)
     attention.legend(title=f"{data['sphere_W_best'].size} sphere sets:\nmedian, middle 80 %", loc="center left")
@@ -128,11 +152,33 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
     excess.axhline(16, color=GREY, linewidth=1, linestyle=":")
     excess.text(1.1, 17, "textbook gradients: noise from here up", color=GREY, fontsize=7, va="bottom")
     excess.legend(title="sets where every best token was found", loc="upper left")
-    direction.set(title="d  W turns to the max-margin direction", ylabel="1 - cos(W, max-margin W)", yscale="log")
-    direction.legend(loc="lower left")
-    for panel in (attention, excess, direction):
+    near.set(title="d  To the Frobenius max-margin W", ylabel="1 - cos(., Frobenius max-margin W)")
+    also.set(title="e  To the nuclear max-margin W", ylabel="1 - cos(., nuclear max-margin W)")
+    least = min(np.nanquantile(data[f"sphere_{n}_{OWN[n]}_apart"][:, -1], 0.1) for n in OWN)
+    for panel in (near, also):
+        panel.set(yscale="log", ylim=(0.5 * least, 2.0))
+        panel.legend(loc="lower left")
+    for panel in (attention, excess, near, also):
         panel.set(xscale="log", xlabel="step")
+    spectrum.set(title="f  Singular values after the last step", xlabel="number", ylabel="over the largest",
+                 yscale="log", ylim=(1e-4, 1.5))  # fmt: skip
+    spectrum.legend(loc="upper right", fontsize=7)
     return save_figure(figure, path)
+
+
+def _draw_spectrum(axes: Any, data: dict[str, np.ndarray], name: str, color: str, style: str, label: str) -> None:
+    """What was trained, with its spread, and its own max-margin direction, medians as open circles."""
+
+    def relative(values: np.ndarray) -> np.ndarray:
+        return values / values[:, :1]
+
+    trained = relative(data[f"sphere_{name}_singular"])
+    number = np.arange(1, trained.shape[1] + 1)
+    band(axes, number, trained, color=color, style=style, label=label)
+    limit = data[f"sphere_{name}_{OWN[name]}"]
+    limit = relative(np.linalg.svd(limit[np.isfinite(limit).all((-2, -1))], compute_uv=False))
+    axes.plot(number, np.median(limit, axis=0), linestyle="none", marker="o", markersize=4, markerfacecolor="white",
+              color=color, label=f"{SPELT[OWN[name]]} max-margin")  # fmt: skip
 
 
 def _draw_plane(axes: Any, data: dict[str, np.ndarray]) -> None:
@@ -153,14 +199,15 @@ def _draw_plane(axes: Any, data: dict[str, np.ndarray]) -> None:
             curve = compressed(data[f"plane_{name}_path"] @ z)
             axes.plot(*curve.T, color=color, linestyle=style, label=label if i == 0 else None)
             axes.annotate("", xy=curve[-1], xytext=curve[-2], arrowprops={"arrowstyle": "->", "color": color})
+            ray = data[f"plane_{name}_{OWN[name]}"] @ z
+            length = np.linalg.norm(ray)
+            ray = (2.6 if name == "W" else 4.4) * ray / (length if length > 0 else 1.0)
+            axes.plot([0, ray[0]], [0, ray[1]], color=color, linewidth=1, linestyle=":", zorder=1,
+                      label=f"{SPELT[OWN[name]]} limit" if i == 0 else None)  # fmt: skip
             if name == "W":
-                ray = data["plane_W_predicted"] @ z
-                ray = 2.6 * ray / np.linalg.norm(ray)
-                axes.plot([0, ray[0]], [0, ray[1]], color=GREY, linewidth=1, linestyle=":", zorder=1,
-                          label="max-margin W z" if i == 0 else None)  # fmt: skip
                 axes.annotate(f"query {i + 1}", curve[-1], textcoords="offset points", xytext=(4, 4), fontsize=7.5)
     axes.scatter([], [], marker="o", color="black", s=24, label="selected")
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title="a  Tokens in the plane; paths with length log10(1 + |.|)",
+    axes.set(title="a  In the plane; length log10(1 + |.|)",
              xlabel="first coordinate", ylabel="second coordinate")  # fmt: skip
     axes.legend(loc="lower left", ncols=2, fontsize=7, handlelength=1.6, columnspacing=0.9)

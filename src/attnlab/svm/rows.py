@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +35,7 @@ class Rows:
         where: position of each constraint's other token in an array of shape `shape`, flat, (N,).
         shape: (n, T) or (n, K, T).
         equal: which constraints say `= 0`, (N,), or None for none.
+        each: constraints per query, if all queries have as many: products then need no copies.
     """
 
     p: Array
@@ -42,6 +44,7 @@ class Rows:
     where: NDArray[np.intp]
     shape: tuple[int, ...]
     equal: NDArray[np.bool_] | None = None
+    each: int | None = None
 
     def __len__(self) -> int:
         return len(self.p)
@@ -61,7 +64,7 @@ class Rows:
 
     def _compared(self, p: Array, seen: Array) -> Array:
         """p_j times the vector of its query, for every constraint."""
-        if self._even:
+        if self.each:
             return np.matmul(p.reshape(len(seen), -1, p.shape[1]), seen[:, :, None]).reshape(-1)
         return np.einsum("jd,jd->j", p, seen[self.query])
 
@@ -71,7 +74,7 @@ class Rows:
 
     def gathered(self, multipliers: Array) -> Array:
         """sum over the constraints of each query of multipliers_j p_j, (M, d)."""
-        if self._even:
+        if self.each:
             M, d = self.queries.shape
             return np.matmul(multipliers.reshape(M, 1, -1), self.p.reshape(M, -1, d))[:, 0]
         weighted = multipliers[:, None] * self.p
@@ -94,17 +97,7 @@ class Rows:
         """The same constraints scaled to |A_j| = 1; none may be zero."""
         p_lengths, lengths = self._lengths
         queries = self.queries / np.where(lengths > 0, lengths, 1.0)[:, None]
-        return Rows(self.p / p_lengths[:, None], queries, self.query, self.where, self.shape, self.equal)
-
-    @cached_property
-    def _even(self) -> bool:
-        """Has each query as many constraints? Then products need no copies."""
-        M = len(self.queries)
-        each, rest = divmod(len(self), max(M, 1))
-        if rest or each == 0:
-            return False
-        ends = self.query.reshape(M, each)[:, :: max(each - 1, 1)]  # ascending, so first and last tell
-        return bool((ends == np.arange(M)[:, None]).all())
+        return Rows(self.p / p_lengths[:, None], queries, self.query, self.where, self.shape, self.equal, self.each)
 
     @cached_property
     def query_gram(self) -> Array:
@@ -127,11 +120,25 @@ class Rows:
     def _starts(self) -> NDArray[np.intp]:
         return np.searchsorted(self.query, np.arange(len(self.queries)))
 
-    def scatter(self, values: Array, fill: float = 0.0) -> Array:
-        """One number per constraint laid out as the tokens are; `fill` at selected and masked tokens."""
+    def inequalities(self, values: Array) -> Array:
+        """Those of the values, one per constraint, that belong to constraints `>= 1`."""
+        return values if self.equal is None else values[~self.equal]
+
+    def scatter(self, values: NDArray[Any], fill: float | bool = 0.0) -> NDArray[Any]:
+        """One value per constraint laid out as the tokens are; `fill`, whose type it has, elsewhere."""
         full = np.full(prod(self.shape), fill)
         full[self.where] = values
         return full.reshape(self.shape)
+
+
+def span(vectors: Array) -> Array:
+    """An orthonormal basis of the span of some row vectors, each taken at its own scale, as columns (d, rank)."""
+    sizes = np.abs(vectors).max(axis=1, initial=0.0)
+    if not sizes.any():
+        return np.zeros((vectors.shape[1], 0))
+    scaled = vectors[sizes > 0] / sizes[sizes > 0, None]
+    _, singular, right = np.linalg.svd(scaled, full_matrices=False)
+    return right[singular > 1e-15 * max(scaled.shape) * singular[0]].T
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -173,7 +180,8 @@ def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
     first = (np.arange(flat.size) // (flat.size // tokens.n)) * T  # where the sequence of each query begins
     p = x.take((first + flat)[query], axis=0)
     p -= x.take(where + (first - np.arange(flat.size) * T)[query], axis=0)
-    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T))
+    each = T - 1 if tokens.mask is None else None
+    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T), None, each)
 
 
 def check_selected(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:

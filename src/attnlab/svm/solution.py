@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
+from attnlab.svm.face import OptimalFace
 
 
 class MarginStatus(Enum):
@@ -31,7 +32,7 @@ class MarginSolution:
         W: (d, d), scaled so that the least constraint value is 1 (up to `violation`); NaN if infeasible.
         margin: 1 / |W|, the margin of the unit direction; 0 if infeasible, inf if unconstrained.
         multipliers: dual variables, laid out as the tokens are, zero at selected and masked tokens:
-            `W = sum multipliers (x_selected - x_t) z^T`.
+            `W = sum multipliers (x_selected - x_t) z^T`. For the nuclear norm that sum has largest singular value 1.
         values: (x_selected - x_t)^T W z, laid out likewise; NaN at selected and masked tokens.
         value_error: how far each of those may be from the exact solution's, by the gap; laid out likewise.
         support: tokens whose constraint is tight; None with `reason` where the gap is too large to tell.
@@ -39,13 +40,15 @@ class MarginSolution:
         rank_floor: singular values up to this may be zero in the exact solution; None likewise.
         gap: relative duality gap `(|W| / least value) (|sum l A| / sum l) - 1`, from these W and multipliers.
         violation: how far the least constraint value is below 1.
-        direction_error: bound on |W - W*| / |W|, from the gap.
+        direction_error: bound on |W - W*| / |W| (Frobenius), from the gap; None where the gap gives none.
         status: what was found, as a sentence.
         farkas: if infeasible, weights l >= 0 of sum 1, laid out as the tokens are, with `sum l A = 0`.
         farkas_residual: |sum l A| / sum l |A| for those.
         norm: which norm was minimized.
         selected: the selection this is for.
-        reason: why support or rank is None.
+        reason: why support, rank or unique is None.
+        unique: for the nuclear norm: is this the only optimum? None with `reason` where the gap does not tell.
+        face: for the nuclear norm: all optima; see `distance_to_face`.
     """
 
     W: Array
@@ -57,13 +60,15 @@ class MarginSolution:
     rank_floor: float | None
     gap: float
     violation: float
-    direction_error: float
+    direction_error: float | None
     status: MarginStatus
     farkas: Array | None
     farkas_residual: float | None
     norm: str
     selected: NDArray[np.intp]
     reason: str | None = None
+    unique: bool | None = None
+    face: OptimalFace | None = None
 
     @property
     def feasible(self) -> bool:
@@ -103,6 +108,7 @@ class MarginSolution:
             "violation": number(self.violation),
             "direction_error": number(self.direction_error),
             "rank": self.rank,
+            "unique": self.unique,
             "support": None if self.support is None else np.argwhere(self.support).tolist(),
             "selected": self.selected.tolist(),
             "reason": self.reason,

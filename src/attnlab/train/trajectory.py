@@ -28,8 +28,36 @@ class Status(Enum):
     RUNNING = "The run was still going when this was taken; continue with `resume=`."
 
 
+class Trained:
+    """The weights of whatever was trained."""
+
+    weights: Mapping[str, Array]
+
+    @property
+    def W(self) -> Array:
+        """The combined weights: W itself, or K Q^T."""
+        if "W" in self.weights:
+            return self.weights["W"]
+        return self.weights["K"] @ np.swapaxes(self.weights["Q"], -1, -2)
+
+    @property
+    def K(self) -> Array:
+        """Key weights (d, m)."""
+        return self._weight("K")
+
+    @property
+    def Q(self) -> Array:
+        """Query weights (d, m)."""
+        return self._weight("Q")
+
+    def _weight(self, name: str) -> Array:
+        if name not in self.weights:
+            raise AttributeError(f"this run trained {', '.join(self.weights)}; there is no {name}")
+        return self.weights[name]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Trajectory:
+class Trajectory(Trained):
     """A run of `descend`: where it ended, what was measured on the way, and what it takes to continue or repeat it.
 
     Attributes:
@@ -59,23 +87,6 @@ class Trajectory:
     rule_state: tuple[np.ndarray, ...]
 
     @property
-    def W(self) -> Array:
-        """The combined weights: W itself, or K Q^T."""
-        if "W" in self.weights:
-            return self.weights["W"]
-        return self.weights["K"] @ np.swapaxes(self.weights["Q"], -1, -2)
-
-    @property
-    def K(self) -> Array:
-        """Key weights (d, m)."""
-        return self._weight("K")
-
-    @property
-    def Q(self) -> Array:
-        """Query weights (d, m)."""
-        return self._weight("Q")
-
-    @property
     def u(self) -> Array:
         """The trained head (d,)."""
         return self._weight("u")
@@ -93,11 +104,6 @@ class Trajectory:
         lead = 0 if self.trials is None else 1
         finite = [np.isfinite(w).all(tuple(range(lead, w.ndim))) for w in self.weights.values()]
         return ~np.logical_and.reduce(finite)
-
-    def _weight(self, name: str) -> Array:
-        if name not in self.weights:
-            raise AttributeError(f"this run trained {', '.join(self.weights)}; there is no {name}")
-        return self.weights[name]
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "

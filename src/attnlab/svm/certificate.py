@@ -1,0 +1,153 @@
+"""From multipliers to a certified solution, or to a proof that there is none; the Frobenius norm."""
+
+from __future__ import annotations
+
+from math import isfinite, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.data.tokens import Array
+from attnlab.svm.rows import Rows
+from attnlab.svm.solution import MarginSolution, MarginStatus
+
+# A Farkas vector counts if the rows it weighs cancel to this, relative to their sizes.
+CANCELS = 1e-11
+# Equalities missed by more, relative to the sizes of what they compare, are not met.
+MET = 1e-9
+# Rounding of the values below this is bounded by norms alone; above it their terms are summed.
+SAFE = 1e-12
+EPS = float(np.finfo(np.float64).eps)
+
+
+def certify(
+    rows: Rows,
+    multipliers: Array,
+    selected: NDArray[np.intp],
+    d: int,
+    tolerance: float,
+    W: Array | None = None,
+) -> MarginSolution | None:
+    """The solution that these multipliers give, with its gap; None if W does not separate.
+
+    For any l >= 0 and any W with least value m > 0: W / m is feasible, and |W*| >= sum l / |sum l A|. Without a W
+    of its own the solution is sum l A.
+    """
+    lifted = np.maximum(multipliers, 0.0)
+    multipliers = lifted if rows.equal is None else np.where(rows.equal, multipliers, lifted)
+    raw = rows.adjoint(multipliers)
+    W = raw if W is None else W
+    least, total = float(rows.inequalities(rows.values(W)).min()), float(rows.inequalities(multipliers).sum())
+    length, dual_length = sqrt(np.vdot(W, W)), sqrt(np.vdot(raw, raw))
+    if not (least > 0 and total > 0 and isfinite(length) and isfinite(dual_length)):
+        return None
+    W, length = W / least, length / least
+    values = rows.values(W)
+    multipliers *= length / dual_length  # so that sum l A has the length of W
+    gap = max(length * dual_length / total - 1.0, 0.0)
+    reach = length * rows.norms  # no value is larger
+    # Rounding, where long terms of sum l A cancel, and where values near 1 are differences of large numbers.
+    rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / length
+    farthest = float(reach.max())
+    if 4 * EPS * farthest < SAFE:
+        rounding += 4 * EPS * farthest
+    else:
+        rounding += max(0.0, 1.0 - float(rows.inequalities(values - 4 * EPS * rows.sizes(W)).min()))
+    # |W - W*|^2 <= |W|^2 - |W*|^2 for feasible W, and |W*| >= |W| / (1 + gap).
+    uncertain = gap + rounding
+    error = sqrt(uncertain * (2.0 + uncertain)) / (1.0 + uncertain)
+    slack = error * reach + 1e-12
+    widest = error * farthest + 1e-12
+    missed = _missed(rows, values, length)
+    reason = None
+    if missed:
+        reason = f"the equalities are missed by up to {missed:.1e}"
+    elif widest > 0.05:
+        reason = f"the gap {gap:.1e} leaves constraint values uncertain by up to {widest:.1e}"
+    return MarginSolution(
+        W=W,
+        margin=1.0 / length,
+        multipliers=rows.scatter(multipliers),
+        values=rows.scatter(values, np.nan),
+        value_error=rows.scatter(slack, np.nan),
+        support=None if reason else rows.scatter(_tight(rows, values, slack), False),
+        rank_floor=None if reason else error * length,
+        gap=gap,
+        violation=_violation(rows, values),
+        direction_error=error,
+        status=MarginStatus.OPTIMAL if gap <= tolerance and not missed else MarginStatus.INACCURATE,
+        farkas=None,
+        farkas_residual=None,
+        norm="frobenius",
+        selected=selected,
+        reason=reason,
+        unique=True,
+    )
+
+
+def _tight(rows: Rows, values: Array, slack: Array) -> NDArray[np.bool_]:
+    tight = values <= 1.0 + slack
+    return tight if rows.equal is None else tight & ~rows.equal
+
+
+def _violation(rows: Rows, values: Array) -> float:
+    """The most by which a constraint is missed."""
+    missed = 0.0 if rows.equal is None else float(np.abs(values[rows.equal]).max(initial=0.0))
+    return max(0.0, 1.0 - float(rows.inequalities(values).min()), missed)
+
+
+def _missed(rows: Rows, values: Array, length: float) -> float:
+    """By how much the equalities are missed; 0 where it is rounding."""
+    if rows.equal is None:
+        return 0.0
+    missed = float(np.abs(values)[rows.equal].max(initial=0.0))
+    return missed if missed > MET * (1.0 + length * float(rows.norms.max())) else 0.0
+
+
+def without_solution(
+    rows: Rows, weights: Array, selected: NDArray[np.intp], d: int, solution: MarginSolution | None
+) -> MarginSolution:
+    """Infeasible if the weights prove it; else the poor solution there is, or undecided."""
+    if _weight(rows, weights) > 0:
+        cancelled = float(np.linalg.norm(rows.adjoint(weights)))
+        if cancelled <= CANCELS * float(np.abs(weights) @ rows.norms):
+            return infeasible(rows, weights, selected, d)
+    if solution is not None:
+        return solution
+    return infeasible(rows, weights, selected, d, MarginStatus.UNDECIDED)
+
+
+def _weight(rows: Rows, weights: Array) -> float:
+    """The sum of the weights of the inequalities."""
+    return float(rows.inequalities(weights).sum())
+
+
+def infeasible(
+    rows: Rows, weights: Array, selected: NDArray[np.intp], d: int, status: MarginStatus = MarginStatus.INFEASIBLE
+) -> MarginSolution:
+    total = _weight(rows, weights)
+    weights = weights / total if total > 0 else weights
+    sizes = float(np.abs(weights) @ rows.norms)
+    residual = float(np.linalg.norm(rows.adjoint(weights))) / sizes if sizes > 0 else 0.0
+    nothing = np.full(rows.shape, np.nan)
+    return MarginSolution(
+        W=np.full((d, d), np.nan), margin=0.0, multipliers=nothing, values=nothing, value_error=nothing, support=None,
+        rank_floor=None, gap=np.inf, violation=np.inf, direction_error=np.inf, status=status,
+        farkas=rows.scatter(weights), farkas_residual=residual, norm="frobenius", selected=selected,
+        reason=status.value,
+    )  # fmt: skip
+
+
+def unconstrained(rows: Rows, selected: NDArray[np.intp], d: int) -> MarginSolution:
+    nothing = np.full(rows.shape, np.nan)
+    return MarginSolution(
+        W=np.zeros((d, d)), margin=np.inf, multipliers=np.zeros(rows.shape), values=nothing, value_error=nothing,
+        support=np.zeros(rows.shape, dtype=bool), rank_floor=0.0, gap=0.0, violation=0.0, direction_error=0.0,
+        status=MarginStatus.UNCONSTRAINED, farkas=None, farkas_residual=None, norm="frobenius", selected=selected,
+    )  # fmt: skip
+
+
+def better(one: MarginSolution | None, other: MarginSolution | None) -> MarginSolution | None:
+    """The one of smaller gap."""
+    known = [s for s in (one, other) if s is not None]
+    return min(known, key=lambda s: s.gap) if known else None

@@ -1,0 +1,374 @@
+"""Hard-margin classifiers without bias, for features or for a kernel: the best margin between two bounds.
+
+    min |u|   subject to   y_i u.x_i >= 1;          margin of the best unit direction = 1 / |u|
+
+Any multipliers a >= 0 of the dual, with u = sum a_i y_i x_i, bracket that margin:
+
+    lower = min_i y_i u.x_i / |u|   <=   margin   <=   upper = |sum a_i y_i x_i| / sum a_i
+
+For a kernel everything is read from the Gram matrix, |u|^2 = a.K_y a and y_i u.x_i = (K_y a)_i with K_y = y y^T * K. A
+proof that no u separates is the upper bound taken to zero: weights whose combination cancels.
+
+The dual is solved for a working set of points, exactly: active sets, or non-negative least squares where those fail.
+Points that the result misclassifies join; points without weight leave. Each round raises the least |u|, so it ends. Up
+to a thousand points the working set is all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessIssue]
+from scipy.optimize import nnls
+
+from attnlab.data.tokens import Array, real_numbers
+from attnlab.errors import InputError, message
+from attnlab.svm.dual import active_set
+from attnlab.svm.rows import check_tolerance
+
+# Up to WHOLE points the working set is all of them; up to DENSE all of them are tried once, if they may be independent.
+WHOLE, DENSE, JOIN, ROUNDS = 1000, 4000, 400, 200
+# Weights prove that nothing separates if what they combine cancels to this, relative to its size. A Gram matrix knows
+# squares of lengths to 1e-16, lengths therefore to 1e-8.
+CANCELS_FEATURES, CANCELS_KERNEL = 1e-11, 1e-7
+
+
+class SeparationStatus(Enum):
+    """What was found, as a sentence."""
+
+    OPTIMAL = "Solved: the two bounds of the margin agree to the tolerance."
+    INACCURATE = "A separating direction was found, but the bounds of the margin differ by more than the tolerance."
+    NOT_SEPARABLE = "No direction separates the labels; see `farkas`."
+    UNDECIDED = "Too close to call in float64: neither a separating direction nor a proof that there is none was found."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HardMargin:
+    """The best margin of a classifier without bias, with the evidence for it.
+
+    Attributes:
+        weights: u, (d,), scaled so that the least y_i u.x_i is 1; None for a kernel, or if none was found.
+        multipliers: a >= 0, (N,), scaled so that `u = sum a_i y_i x_i`, up to the gap: the classifier is the sign of
+            sum a_i y_i k(x_i, x). NaN if no u was found.
+        lower: the margin of u; 0 if no u was found.
+        upper: a margin that no unit direction exceeds.
+        gap: upper / lower - 1; inf if no u was found.
+        support: points on the margin; None where the gap is too large to tell.
+        status: what was found, as a sentence.
+        farkas: if nothing separates, weights l >= 0 of sum 1 with `sum l_i y_i x_i = 0`.
+        farkas_residual: |sum l y x| / sum l |x| for those.
+    """
+
+    weights: Array | None
+    multipliers: Array
+    lower: float
+    upper: float
+    gap: float
+    support: NDArray[np.bool_] | None
+    status: SeparationStatus
+    farkas: Array | None = None
+    farkas_residual: float | None = None
+
+    @property
+    def margin(self) -> float:
+        """The margin attained, `lower`."""
+        return self.lower
+
+    @property
+    def separable(self) -> bool:
+        """Was a separating direction found?"""
+        return self.status in (SeparationStatus.OPTIMAL, SeparationStatus.INACCURATE)
+
+    def __repr__(self) -> str:
+        if not self.separable:
+            return f"HardMargin({self.status.name.lower()}, margin at most {self.upper:.1e})"
+        support = "?" if self.support is None else int(self.support.sum())
+        return (
+            f"HardMargin(margin={self.lower:.4g}, support={support} of {len(self.multipliers)}, gap={self.gap:.1e}, "
+            f"{self.status.name.lower()})"
+        )
+
+
+def linear_margin(features: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-10) -> HardMargin:
+    """The least u with `y_i u.x_i >= 1`, and the best margin 1 / |u| it proves.
+
+    With the optimal tokens as features this is the u-SVM, to which the head converges under joint training.
+
+    Args:
+        features: x, (N, d).
+        labels: y, +1 or -1, (N,).
+        tolerance: relative gap of the two bounds to reach.
+
+    Returns:
+        A `HardMargin`; labels that no u separates are an outcome, with a proof.
+
+    >>> found = linear_margin([[2.0, 0.0], [0.0, 2.0]], [1, -1])
+    >>> found.weights.tolist(), round(found.margin, 12)
+    ([0.5, -0.5], 1.414213562373)
+    """
+    x, y = _numbers("features", features), _labels(labels)
+    if x.shape[:1] != y.shape or x.ndim != 2 or x.shape[1] == 0:
+        raise InputError(message(f"`features` has shape {x.shape}; {len(y)} labels need ({len(y)}, d)."))
+    check_tolerance(tolerance)
+    scale = float(np.abs(x).max())
+    if scale == 0:
+        return _not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
+    signed = y[:, None] * (x / scale)
+    return _solve(_Features(signed), scale, tolerance)
+
+
+def kernel_margin(gram: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-8) -> HardMargin:
+    """The best margin of a classifier without bias in the feature space of a kernel, from its Gram matrix.
+
+    A Gram matrix knows lengths to about 1e-8 of the largest: margins below 1e-7 of it count as none.
+
+    With the tangent kernel of a network at its start this is the margin of property P3 of *On the Optimization and
+    Generalization of Multi-head Attention*; the directions there have norm sqrt(2), so multiply by that.
+
+    Args:
+        gram: K_ij = k(x_i, x_j), symmetric and positive semidefinite, (N, N); it may be singular.
+        labels: y, +1 or -1, (N,).
+        tolerance: relative gap of the two bounds to reach.
+
+    Returns:
+        A `HardMargin` without weights.
+
+    >>> kernel_margin([[4.0, 0.0], [0.0, 4.0]], [1, -1]).multipliers.tolist()
+    [0.25, 0.25]
+    """
+    K, y = _numbers("gram", gram), _labels(labels)
+    if K.shape != (len(y), len(y)):
+        raise InputError(message(f"`gram` has shape {K.shape}; {len(y)} labels need {(len(y), len(y))}."))
+    check_tolerance(tolerance)
+    largest = float(np.abs(K).max())
+    if largest == 0:
+        return _not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
+    K = K / largest
+    _check_kernel(K)
+    return _solve(_Kernel((0.5 * (K + K.T)) * np.outer(y, y)), float(np.sqrt(largest)), tolerance)
+
+
+class _Features:
+    """Signed points y_i x_i, and the same at unit length."""
+
+    cancels = CANCELS_FEATURES
+    # Below this gap of theirs active sets have the last word; for features, least squares may still do better.
+    settles = 1e-12
+
+    def __init__(self, signed: Array) -> None:
+        self.signed = signed
+        self.lengths = np.linalg.norm(signed, axis=1)
+        self.unit = signed / np.where(self.lengths > 0, self.lengths, 1.0)[:, None]
+        self.may_be_independent = signed.shape[0] <= signed.shape[1]
+
+    def gram(self, index: NDArray[np.intp]) -> Array:
+        part = self.unit[index]
+        return part @ part.T
+
+    def factor(self, index: NDArray[np.intp]) -> Array:
+        """F with gram = F F^T: the points, in coordinates of their span where that is smaller."""
+        part = self.unit[index]
+        return part if part.shape[1] <= len(index) else np.linalg.qr(part.T)[1].T
+
+    def values(self, weights: Array) -> Array:
+        """y_i u.x_i / |x_i| of u = sum weights y x / |x|."""
+        return self.unit @ (weights @ self.unit)
+
+    def measured(self, multipliers: Array) -> tuple[Array, float, Array | None]:
+        """y_i u.x_i, |u|, and u, of u = sum a y x."""
+        u = multipliers @ self.signed
+        return self.signed @ u, float(np.linalg.norm(u)), u
+
+    def sharper(self, multipliers: Array) -> tuple[Array, float, Array | None]:
+        """The same of the u that meets the equations of the support: it does not lose what cancels in the sum."""
+        index = np.flatnonzero(multipliers > 0)
+        u: Array = scipy.linalg.lstsq(self.signed[index], np.ones(len(index)))[0]  # pyright: ignore
+        return self.signed @ u, float(np.linalg.norm(u)), u
+
+
+class _Kernel:
+    """The signed Gram matrix, and the same with unit diagonal."""
+
+    cancels = CANCELS_KERNEL
+    settles = 1e-3  # least squares on a factor of a Gram matrix knows no more than the matrix does
+    may_be_independent = True
+
+    def __init__(self, signed: Array) -> None:
+        self.signed = signed
+        self.lengths = np.sqrt(np.maximum(signed.diagonal(), 0.0))
+        safe = np.where(self.lengths > 0, self.lengths, 1.0)
+        self.unit = signed / safe[:, None] / safe
+
+    def gram(self, index: NDArray[np.intp]) -> Array:
+        return self.unit[np.ix_(index, index)]
+
+    def factor(self, index: NDArray[np.intp]) -> Array:
+        triangle, pivots, rank, _ = dpstrf(self.gram(index), tol=-1.0, lower=1)  # Cholesky's, largest pivots first
+        F = np.empty((len(index), rank))
+        F[pivots - 1] = np.tril(triangle)[:, :rank]
+        return F
+
+    def values(self, weights: Array) -> Array:
+        return self.unit @ weights
+
+    def measured(self, multipliers: Array) -> tuple[Array, float, Array | None]:
+        values = self.signed @ multipliers
+        return values, float(np.sqrt(max(multipliers @ values, 0.0))), None
+
+    def sharper(self, multipliers: Array) -> tuple[Array, float, Array | None]:
+        return self.measured(multipliers)
+
+
+def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardMargin:
+    """Bracket the margin of points that are given in units of `scale`."""
+    zero = points.lengths == 0
+    if zero.any():  # y u.0 >= 1
+        return _not_separable(zero / zero.sum(), 0.0, 0.0)
+    bound = 1.0 / points.lengths
+    weights, proved = _search(points, bound / bound.max(), tolerance)
+    multipliers = weights * bound
+    if multipliers.sum() == 0:
+        return _not_separable(np.full(len(bound), np.nan), np.inf, np.inf, SeparationStatus.UNDECIDED)
+    values, length, u = points.measured(multipliers)
+    upper = length / float(multipliers.sum())
+    sizes, combined = float(multipliers @ points.lengths), length
+    if not proved and upper * length > (1.0 + tolerance) * values.min():
+        other = points.sharper(multipliers)
+        if other[0].min() * length > values.min() * other[1]:
+            values, length, u = other
+    least = float(values.min())
+    if proved or not (least > 0 and combined > 0):
+        cancelled = proved and combined <= points.cancels * sizes
+        status = SeparationStatus.NOT_SEPARABLE if cancelled else SeparationStatus.UNDECIDED
+        return _not_separable(multipliers / multipliers.sum(), upper * scale, combined / sizes, status)
+    lower = least / length
+    gap = max(upper / lower - 1.0, 0.0)
+    # |u - u*|^2 <= |u|^2 - |u*|^2, so a value is uncertain by that much times |x|.
+    slack = np.sqrt(gap * (2.0 + gap)) / lower * points.lengths + 1e-12
+    return HardMargin(
+        weights=None if u is None else u / least / scale,
+        multipliers=multipliers / combined / lower / scale / scale,
+        lower=lower * scale,
+        upper=upper * scale,
+        gap=gap,
+        support=values <= least * (1.0 + slack) if float(slack.max()) <= 0.05 else None,
+        status=SeparationStatus.OPTIMAL if gap <= tolerance else SeparationStatus.INACCURATE,
+    )
+
+
+def _search(points: _Features | _Kernel, bound: Array, tolerance: float) -> tuple[Array, bool]:
+    """Multipliers of the unit points; or, with True, weights of points that cancel."""
+    N = len(bound)
+    if N <= WHOLE or (N <= DENSE and points.may_be_independent):
+        whole = _by_active_sets(points, np.arange(N), bound, tolerance)
+        if whole is not None:
+            return whole, False
+    chosen = np.arange(N)
+    if N > WHOLE:
+        chosen = np.sort(np.argsort(points.values(np.ones(N)))[:JOIN])
+    weights = np.zeros(N)
+    for _ in range(ROUNDS):
+        inside, cancelled = _exact(points, chosen, bound[chosen], tolerance)
+        weights = np.zeros(N)
+        weights[chosen] = inside
+        if cancelled:
+            return weights, True
+        short = points.values(weights) / bound
+        left = np.setdiff1d(np.argsort(short)[:JOIN], chosen[inside > 0])
+        left = left[short[left] < 1.0 - 0.1 * min(tolerance, 1e-6)]
+        if not np.setdiff1d(left, chosen).size:
+            break
+        chosen = np.union1d(chosen[inside > 0], left)
+    return weights, False
+
+
+def _by_active_sets(
+    points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, tolerance: float
+) -> Array | None:
+    """Multipliers of some of the points if active sets find them: dependent points can mislead that method."""
+    gram = points.gram(index)
+    found = active_set(gram, bound)
+    if found is None:
+        return None
+    values = gram @ found
+    least, total = float((values / bound).min()), float(bound @ found)
+    good = least > 0 and float(found @ values) <= (1.0 + max(tolerance, points.settles)) * least * total
+    return found if good else None
+
+
+def _exact(points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, tolerance: float) -> tuple[Array, bool]:
+    """Multipliers of some of the points, by least distance: with G = F F^T, min |[F^T; b] w - e| over w >= 0.
+
+    With residual r: if it is zero the weighted points cancel; else the multipliers are w over -r_last.
+    """
+    found = None
+    if len(index) < len(points.lengths):  # all of them were tried already
+        found = _by_active_sets(points, index, bound, tolerance)
+    if found is not None:
+        return found, False
+    F = points.factor(index)
+    stacked = np.vstack([F.T, bound])
+    target = np.zeros(len(stacked))
+    target[-1] = 1.0
+    w = nnls(stacked, target, maxiter=50 * len(bound) + 1000)[0]  # pyright: ignore[reportOptionalSubscript]
+    if np.linalg.norm(w @ F) <= points.cancels * w.sum():
+        return w, True
+    # |r|^2 = -r_last at the solution. The square keeps its digits where 1 - b.w has none.
+    plain = w / float(np.sum((w @ F) ** 2) + (1.0 - bound @ w) ** 2)
+    return min((plain, _polished(F, bound, plain)), key=lambda a: _gap(F, bound, a)), False
+
+
+def _polished(F: Array, bound: Array, multipliers: Array) -> Array:
+    """The same support with its equations solved again: u from F u = b, then the multipliers from u = F^T a."""
+    index = np.flatnonzero(multipliers > 0)
+    u = scipy.linalg.lstsq(F[index], bound[index], check_finite=False)[0]  # pyright: ignore[reportOptionalSubscript]
+    again = np.zeros_like(multipliers)
+    again[index] = scipy.linalg.lstsq(F[index].T, u, check_finite=False)[0]  # pyright: ignore[reportOptionalSubscript]
+    return np.maximum(again, 0.0)
+
+
+def _gap(F: Array, bound: Array, multipliers: Array) -> float:
+    u = multipliers @ F
+    least, total = float((F @ u / bound).min()), float(bound @ multipliers)
+    return float(u @ u) / (least * total) - 1.0 if least > 0 and total > 0 else np.inf
+
+
+def _not_separable(
+    weights: Array, upper: float, residual: float, status: SeparationStatus = SeparationStatus.NOT_SEPARABLE
+) -> HardMargin:
+    return HardMargin(
+        weights=None, multipliers=np.full(len(weights), np.nan), lower=0.0, upper=upper, gap=np.inf, support=None,
+        status=status, farkas=weights, farkas_residual=residual,
+    )  # fmt: skip
+
+
+def _check_kernel(K: Array) -> None:
+    """Refuse a matrix that is no Gram matrix: not symmetric, or with an eigenvalue below 0 by more than rounding."""
+    if float(np.abs(K - K.T).max()) > 1e-9:
+        raise InputError(message("`gram` is not symmetric; wanted K_ij = k(x_i, x_j).", "0.5 * (K + K.T)"))
+    try:
+        np.linalg.cholesky(K + 1e-11 * len(K) * np.eye(len(K)))
+    except np.linalg.LinAlgError:
+        raise InputError(
+            message("`gram` has a negative eigenvalue; wanted a positive semidefinite matrix.", "K = F @ F.T")
+        ) from None
+
+
+def _numbers(name: str, given: ArrayLike) -> Array:
+    array = real_numbers(name, given)
+    if not np.isfinite(array).all():
+        raise InputError(message(f"`{name}` has entries that are NaN or infinite; all must be finite."))
+    return array
+
+
+def _labels(given: ArrayLike) -> Array:
+    labels = _numbers("labels", given)
+    if labels.ndim != 1 or not labels.size or not (np.abs(labels) == 1).all():
+        raise InputError(
+            message(f"`labels` has shape {labels.shape}; wanted +1 or -1 for each point.", "for 0/1 pass 2 * y - 1")
+        )
+    return labels

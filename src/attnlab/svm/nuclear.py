@@ -1,0 +1,207 @@
+"""The nuclear max-margin problem: least |W|_* with `(x_selected - x_t)^T W z >= 1`, certified, of exact rank.
+
+This is where gradient descent on (K, Q) goes. W lives in the span of the token differences on the left and of the
+queries on the right (Lemma 1 of *Transformers as Support Vector Machines*), so the problem is one of a small matrix:
+
+1. coordinates in those two spans, rows scaled to unit length;
+2. from a start near the Frobenius solution, which also tells whether there is one: interior points to a gap of 1e-4
+   (`attnlab.svm.interior`), then Newton's method on the factors of W, which ends at a gap near rounding and at an exact
+   rank (`attnlab.svm.polish`); where that fails, more of the former;
+3. the certificate, from the original rows;
+4. what the gap proves about all optima: distance, uniqueness, rank, support (`attnlab.svm.optima`).
+
+Above `MANY` constraints only a working set of them is solved for; the rows that its W misses are added until none is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from attnlab.data.tokens import Array
+from attnlab.svm.frobenius import solve_rows
+from attnlab.svm.interior import Stack
+from attnlab.svm.optima import Certified, examine
+from attnlab.svm.polish import SHARP, least_nuclear
+from attnlab.svm.rows import Rows, check_scale, check_tolerance, span
+from attnlab.svm.solution import MarginSolution, MarginStatus
+
+TOLERANCE = 1e-8
+# Above this many constraints a working set of them is solved for.
+MANY = 1500
+# Rounds of adding missed rows to it.
+ROUNDS = 40
+# With a gap above this it is worth asking whether there is a solution at all.
+FAR = 1e-3
+
+
+def solve_nuclear(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float = TOLERANCE) -> MarginSolution:
+    """The W of least nuclear norm that meets the rows, some of which may be equalities.
+
+    Args:
+        rows: the constraints.
+        selected: the selection they come from; kept in the solution.
+        d: W is d x d.
+        tolerance: relative duality gap `(|W|_* / least value) (|sum l A| / sum l) - 1` to reach.
+
+    Returns:
+        A `MarginSolution` with norm "nuclear": multipliers are scaled to |sum l A| = 1 (largest singular value), so
+        that their sum is |W|_* up to the gap; `unique` and `face` tell about all optima. A problem without solution
+        comes back with its Farkas vector, as for the Frobenius norm.
+
+    >>> import attnlab as al
+    >>> tokens = al.data.sphere(n=5, T=5, d=10, seed=0)
+    >>> chosen = al.optimal_tokens(tokens)
+    >>> svm = solve_nuclear(al.svm.margin_rows(tokens, chosen), chosen, tokens.d)
+    >>> svm.gap <= 1e-8, svm.rank, svm.unique
+    (True, 3, True)
+    """
+    check_tolerance(tolerance)
+    above = np.ones(len(rows), dtype=bool) if rows.equal is None else ~rows.equal
+    if not above.any() or not rows.norms[above].all():
+        return replace(solve_rows(rows, selected, d), norm="nuclear")
+    check_scale(rows.norms)
+    # Both norms share their feasible W: the Frobenius problem tells whether there is one, and gives a start.
+    plain = solve_rows(rows, selected, d)
+    if not plain.feasible:
+        return replace(plain, norm="nuclear")
+    solution = _solve_many(rows, plain, tolerance) if len(rows) > MANY else _solve(rows, plain, tolerance)
+    return solution or _from_frobenius(rows, plain, tolerance)
+
+
+def _solve(rows: Rows, near: MarginSolution, tolerance: float) -> MarginSolution | None:
+    found = _Reduced(rows).solve(tolerance, near)
+    return None if found is None else certify_nuclear(rows, *found, near.selected, len(near.W), tolerance)
+
+
+class _Reduced:
+    """The problem in coordinates of the spans, with unit rows and without dependent equalities."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.used = rows, _independent(rows)
+        self.part = rows if len(self.used) == len(rows) else rows.part(self.used)
+        self.left, self.right = span(self.part.p), span(self.part.queries)
+        unit = self.part.unit()
+        free = np.zeros(len(unit), dtype=bool) if unit.equal is None else unit.equal
+        bound = np.where(free, 0.0, 1.0 / self.part.norms)
+        self.size = float(bound.max())
+        f, z = unit.p @ self.left, (unit.queries @ self.right)[unit.query]
+        self.stack = Stack(f[None], z[None], (bound / self.size)[None], free)
+
+    def solve(self, tolerance: float, near: MarginSolution) -> tuple[Array, Array, int] | None:
+        """W, multipliers and the rank of a polished W (0: not polished), from a start near another solution."""
+        multipliers = near.multipliers.reshape(-1)[self.part.where] * self.part.norms
+        W = self.left.T @ near.W @ self.right / self.size
+        found = least_nuclear(self.stack, tolerance, W[None], multipliers[None])
+        if not np.isfinite(found.gap[0]):
+            return None
+        multipliers = np.zeros(len(self.rows))
+        multipliers[self.used] = found.multipliers[0] / self.part.norms
+        return self.size * (self.left @ found.W[0] @ self.right.T), multipliers, int(found.rank[0])
+
+
+def _independent(rows: Rows) -> NDArray[np.intp]:
+    """All inequalities, and as many equalities as are independent: the others follow from them."""
+    if rows.equal is None or not rows.equal.any():
+        return np.arange(len(rows))
+    level = np.flatnonzero(rows.equal & (rows.norms > 0))
+    gram = rows.part(level).unit().gram() if level.size else np.zeros((0, 0))
+    kept = level[:0]
+    if level.size:
+        factors: Any = scipy.linalg.qr(gram, mode="r", pivoting=True)
+        triangle, order = factors
+        diagonal = np.abs(triangle.diagonal())
+        kept = level[order[: int((diagonal > 1e-12 * diagonal[0]).sum())]]
+    return np.union1d(np.flatnonzero(~rows.equal), kept)
+
+
+def _solve_many(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSolution | None:
+    """Cutting planes: solve for some rows, add those that the W found misses most, certify on all rows.
+
+    The first working set is what the Frobenius solution holds tight, and the rows nearest to that. Each working set's
+    multipliers bound the whole problem from below, so the best pair so far has a gap that holds whenever this ends.
+    """
+    values = rows.values(plain.W)
+    if rows.equal is not None:
+        values = np.where(rows.equal, -np.inf, values)
+    share = MANY // 3
+    working = np.sort(np.argsort(values, kind="stable")[:share])
+    best: MarginSolution | None = None
+    for _ in range(ROUNDS):
+        found = _Reduced(rows.part(working)).solve(tolerance, plain)
+        if found is None:
+            break
+        W, inside, rank = found
+        multipliers = np.zeros(len(rows))
+        multipliers[working] = inside
+        solution = certify_nuclear(rows, W, multipliers, rank, plain.selected, len(W), tolerance)
+        if solution is not None and (best is None or solution.gap < best.gap):
+            best = solution
+        values = rows.values(W) if rows.equal is None else np.where(rows.equal, 1.0, rows.values(W))
+        missed = np.flatnonzero(values < 1.0 - 1e-10)
+        missed = np.setdiff1d(missed, working)
+        if not missed.size or (best is not None and best.gap <= min(tolerance, SHARP)):
+            break
+        worst = missed[np.argsort(values[missed], kind="stable")[: share // 2]]
+        crowded = len(working) > MANY - share // 2
+        kept = working[values[working] < 1.5] if crowded else working  # rows far from tight leave
+        working = np.union1d(kept, worst)
+    return best
+
+
+def _from_frobenius(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSolution:
+    """The Frobenius solution, judged by the nuclear norm: feasible, with the gap that its multipliers leave."""
+    multipliers = plain.multipliers.reshape(-1)[rows.where]
+    judged = certify_nuclear(rows, plain.W, multipliers, 0, plain.selected, len(plain.W), tolerance)
+    return judged or replace(plain, norm="nuclear", status=MarginStatus.UNDECIDED)
+
+
+def certify_nuclear(
+    rows: Rows, W: Array, multipliers: Array, rank: int, selected: NDArray[np.intp], d: int, tolerance: float
+) -> MarginSolution | None:
+    """The solution W with its gap by these multipliers, and what that proves; None if W does not separate.
+
+    For any l >= 0 and any W with least value m > 0: W / m is feasible, and |W*|_* >= sum l / |sum l A|.
+    """
+    equal = np.zeros(len(rows), dtype=bool) if rows.equal is None else rows.equal
+    multipliers = np.where(equal, multipliers, np.maximum(multipliers, 0.0))
+    M = rows.adjoint(multipliers)
+    left, dual_singular, right = np.linalg.svd(M)
+    values = rows.values(W)
+    least, total = float(values[~equal].min()), float(multipliers[~equal].sum())
+    nuclear = float(np.linalg.svd(W, compute_uv=False).sum())
+    if not (least > 0 and total > 0 and np.isfinite(nuclear) and dual_singular[0] > 0):
+        return None
+    W, values, nuclear = W / least, values / least, nuclear / least
+    multipliers, total = multipliers / dual_singular[0], total / float(dual_singular[0])
+    gap = max(nuclear / total - 1.0, 0.0)
+    optima = examine(
+        Certified(
+            rows=rows, W=W, values=values, multipliers=multipliers, equal=equal, nuclear=nuclear, gap=gap, rank=rank,
+            left=left, singular=dual_singular, right=right.T,
+        )
+    )  # fmt: skip
+    return MarginSolution(
+        W=W,
+        margin=1.0 / nuclear,
+        multipliers=rows.scatter(multipliers),
+        values=rows.scatter(values, np.nan),
+        value_error=rows.scatter(optima.value_error, np.nan),
+        support=None if optima.support is None else rows.scatter(optima.support, False),
+        rank_floor=optima.rank_floor,
+        gap=gap,
+        violation=max(0.0, 1.0 - float(rows.values(W)[~equal].min()), float(np.abs(values[equal]).max(initial=0.0))),
+        direction_error=optima.error,
+        status=MarginStatus.OPTIMAL if gap <= tolerance else MarginStatus.INACCURATE,
+        farkas=None,
+        farkas_residual=None,
+        norm="nuclear",
+        selected=selected,
+        reason=optima.reason,
+        unique=optima.unique,
+        face=optima.face,
+    )

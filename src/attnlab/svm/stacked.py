@@ -1,0 +1,75 @@
+"""Constraints of many trials of one shape, and what solving them together gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.data.tokens import Array, Tokens
+from attnlab.svm.rows import check_scale
+
+
+@dataclass(frozen=True, eq=False)
+class StackedRows:
+    """The constraints of R trials in which every query sees every token.
+
+    Attributes:
+        p: token differences, (R, N, d).
+        queries: (R, M, d).
+        query: which query each constraint belongs to, (N,), ascending; each has as many.
+        p_lengths, q_lengths: |p_j|, (R, N), and the lengths of the queries, (R, M).
+        norms: |A_j|, (R, N).
+    """
+
+    p: Array
+    queries: Array
+    query: NDArray[np.intp]
+    p_lengths: Array
+    q_lengths: Array
+    norms: Array
+
+
+def stacked(tokens: Tokens, chosen: NDArray[np.intp]) -> StackedRows:
+    """The constraints (x_selected - x_t)^T W z >= 1 of all trials."""
+    trials, n, T, d = tokens.x.shape
+    flat = chosen.reshape(trials, -1)  # (R, M)
+    query = np.repeat(np.arange(flat.shape[1]), T - 1)
+    # The other tokens of each query: t, or t + 1 from the selected one on.
+    other = np.arange(T - 1) + (np.arange(T - 1) >= flat[..., None])
+    first = (np.arange(trials)[:, None] * n + query // (flat.shape[1] // n)) * T
+    x = tokens.x.reshape(-1, d)
+    p = x.take(first + flat[:, query], axis=0)
+    p -= x.take(first + other.reshape(trials, -1), axis=0)
+    queries = tokens.z.reshape(trials, -1, d)
+    p_lengths, q_lengths = (np.sqrt(np.einsum("rjd,rjd->rj", a, a)) for a in (p, queries))
+    norms = p_lengths * q_lengths[:, query]
+    check_scale(norms)
+    return StackedRows(p, queries, query, p_lengths, q_lengths, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """What was found for each of R trials; an infinite gap where a trial is still to be solved alone.
+
+    Attributes:
+        W: (R, d, d), least constraint value 1.
+        multipliers: (R, N).
+        margin, gap, violation: (R,).
+        rank: (R,), the exact rank by construction, 0 where none is.
+    """
+
+    W: Array
+    multipliers: Array
+    margin: Array
+    gap: Array
+    violation: Array
+    rank: NDArray[np.intp]
+
+    @classmethod
+    def empty(cls, trials: int, N: int, d: int) -> Together:
+        """Nothing found so far."""
+        margin, gap, violation = np.full((3, trials), np.inf)
+        W, multipliers = np.full((trials, d, d), np.nan), np.zeros((trials, N))
+        return cls(W, multipliers, margin, gap, violation, np.zeros(trials, dtype=np.intp))

@@ -1,0 +1,205 @@
+"""Where the searches of a regularization path start, and the cone that a local path stays in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.selection import TIE, scores
+from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.errors import InputError, message
+from attnlab.models.attention import Problem
+from attnlab.models.heads import Head
+from attnlab.train.alignment import unit
+from attnlab.train.sphere import Cone, shield
+
+# Keeps the stream of these draws apart from those of the data and of the initial weights of a run.
+PATH_STREAM = 2
+# Given factors of low rank get this much noise, as columns that are zero in both K and Q would stay zero; but not in
+# a cone, which it might lead out of.
+NOISE = 1e-2
+# How often a restart is drawn nearer to the axis of the cone until it is inside.
+HALVINGS = 40
+
+
+def check_radii(radii: Sequence[float]) -> Array:
+    """Increasing positive numbers."""
+    given = real_numbers("radii", radii)
+    good = given.ndim == 1 and given.size > 0 and np.isfinite(given).all()
+    if not (good and given[0] > 0 and (np.diff(given) > 0).all()):
+        raise InputError(message(f"`radii` is {radii!r}; wanted increasing numbers above 0.", "radii=(1, 3, 10)"))
+    return given
+
+
+def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
+    """A finite nonzero matrix per trial, or None."""
+    if toward is None:
+        return None
+    given = real_numbers("toward", toward)
+    wanted = (tokens.d, tokens.d)
+    if given.shape not in (wanted, (tokens.trials, *wanted)):
+        raise InputError(message(f"`toward` has shape {given.shape}; wanted {wanted}, or one such matrix per trial."))
+    if not np.isfinite(given).all() or not given.any(axis=(-2, -1)).all():
+        raise InputError(
+            message("`toward` is zero, NaN or infinite; wanted a direction for every trial.",
+                    "an infeasible or unconstrained max-margin problem has none")
+        )  # fmt: skip
+    return np.array(np.broadcast_to(given, (tokens.trials or 1, *wanted)))
+
+
+def sizes(W: Array, norm: str) -> Array:
+    """The Frobenius or nuclear norm of each matrix, safe at any scale."""
+    top = np.abs(W).max(axis=(-2, -1))
+    return top * np.linalg.norm(W / top[:, None, None], ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
+
+
+def cone_of(
+    tokens: Tokens, problem: Problem, head: Head, selected: ArrayLike, eps: Any, toward: Array | None
+) -> tuple[Problem, Cone]:
+    """The problem with its excess loss measured from `selected`, and cone_eps(selected).
+
+    `eps` None takes half of what `toward` reaches. All arrays have a trial axis.
+    """
+    if toward is None:
+        raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.",
+                                 "toward=al.solve_margin(tokens, selected).W"))  # fmt: skip
+    chosen = np.asarray(selected)
+    if chosen.shape != tokens.y.shape or chosen.dtype.kind not in "iu":
+        raise InputError(message(f"`selected` has shape {chosen.shape} and type {chosen.dtype}; wanted token numbers "
+                                 f"of shape {tokens.y.shape}."))  # fmt: skip
+    if chosen.min() < 0 or chosen.max() >= tokens.T:
+        raise InputError(message(f"`selected` must hold token numbers from 0 to {tokens.T - 1}."))
+    if not np.take_along_axis(tokens.visible, chosen[..., None], axis=-1).all():
+        raise InputError(message("`selected` names tokens that the mask hides from their query."))
+    gamma = scores(tokens, head).reshape(*problem.y.shape, tokens.T)
+    visible = tokens.visible.reshape(gamma.shape)
+    chosen = chosen.reshape(problem.y.shape)
+    score = np.take_along_axis(gamma, chosen[..., None], axis=-1)
+    same = TIE * np.where(visible, np.abs(gamma), 0.0).max(-1, keepdims=True)
+    other = visible & (np.arange(tokens.T) != chosen[..., None])
+    lower = score - gamma > same
+    around = Cone(low=other & lower, high=other & ~lower, eps=np.zeros(len(gamma)))
+    reached = _shield(problem, around, toward)
+    # Without high tokens the cone is everything, whatever eps.
+    half = np.where(np.isfinite(reached), 0.5 * reached, 0.0)
+    wanted = half if eps is None else np.broadcast_to(real_numbers("cone", eps), reached.shape)
+    if eps is not None and not (np.isfinite(wanted).all() and (wanted > 0).all()):
+        raise InputError(message(f"`cone` is {eps!r}; wanted numbers above 0."))
+    if not ((reached >= wanted) & (reached > 0)).all():
+        worst = float(reached.min())
+        raise InputError(
+            message(f"`toward` is outside the cone of `selected`: lower tokens lead higher ones by {worst:.3g} |W|, "
+                    f"wanted at least {'a positive number' if eps is None else eps}.",
+                    "`selected` must be locally optimal, and `toward` its max-margin matrix")
+        )  # fmt: skip
+    return problem._replace(reference=chosen, reference_score=score[..., 0]), around._replace(eps=np.array(wanted))
+
+
+def _shield(problem: Problem, cone: Cone, W: Array) -> Array:
+    """`shield` of one W per trial."""
+    with np.errstate(invalid="ignore"):
+        point = unit(np, W)
+    logits = np.einsum("rntd,rde,rnke->rnkt", problem.x, point, problem.z, optimize=True)
+    return shield(np, logits, cone, 1.0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Starts:
+    """The points from which the searches of every radius start, as vectors.
+
+    `width` is that of K and Q, or None for W. Random weights are combinations of `x_t z^T`: what is orthogonal to
+    all of them changes no logit.
+    """
+
+    problem: Problem
+    toward: Array | None
+    cone: Cone | None
+    width: int | None
+    restarts: int
+    seed: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One per search. At the first radius "continuation" starts at random, or at the axis of the cone."""
+        given = () if self.toward is None else ("toward",)
+        return ("continuation", *given, *(f"restart {k + 1}" for k in range(self.restarts)))
+
+    def at(self, number: int, before: Array | None) -> Array:
+        """Starts of radius `number`, (trials, searches, dim); `before` are the solutions of the one before."""
+        trials = len(self.problem.x)
+        drawn = np.stack([self._random(trial, number) for trial in range(trials)])  # (trials, restarts + 1, dim)
+        if self.toward is not None:
+            axis = self._from_matrix(self.toward, drawn[:, 0] if self.cone is None else 0.0 * drawn[:, 0])
+            if self.cone is not None:
+                drawn = np.stack([self._drawn_inside(axis, drawn[:, k]) for k in range(drawn.shape[1])], axis=1)
+                drawn[:, 0] = axis
+            drawn = np.concatenate([drawn[:, :1], axis[:, None], drawn[:, 1:]], axis=1)
+        if before is not None:
+            known = np.isfinite(before).all(1)
+            drawn[known, 0] = before[known]
+        return drawn
+
+    def shield(self, W: Array) -> Array:
+        """How well W, one per trial, is inside the cone; at least eps if it is."""
+        assert self.cone is not None
+        return _shield(self.problem, self.cone, W)
+
+    def _random(self, trial: int, number: int) -> Array:
+        """restarts + 1 random weights of one trial, each of length 1 (zero if no logit can change)."""
+        rng = np.random.default_rng([self.seed, trial, number, PATH_STREAM])
+        x, z = self.problem.x[trial], self.problem.z[trial]
+        x, z = x / max(np.abs(x).max(), 1e-300), z / max(np.abs(z).max(), 1e-300)
+        n, T, d = x.shape
+        count = self.restarts + 1
+        if self.width is None:
+            mixed = np.einsum("sntk,ntd->snkd", rng.standard_normal((count, n, T, z.shape[1])), x)
+            return _unit_rows(np.einsum("snkd,nke->sde", mixed, z).reshape(count, d * d))
+        K = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * T, self.width)), x.reshape(-1, d))
+        Q = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * z.shape[1], self.width)), z.reshape(-1, d))
+        halves = [_unit_rows(half.reshape(count, -1)) for half in (K, Q)]
+        return _unit_rows(np.concatenate(halves, axis=1))
+
+    def _from_matrix(self, W: Array, noise: Array) -> Array:
+        """A matrix per trial as a start: itself, or its balanced factors of rank at most the width."""
+        direction = unit(np, W)
+        if self.width is None:
+            return direction.reshape(len(W), -1)
+        left, values, right = np.linalg.svd(direction)
+        root = np.zeros((len(W), max(self.width, values.shape[1])))
+        root[:, : values.shape[1]] = np.sqrt(values)
+        root = root[:, : self.width]
+        kept = min(self.width, values.shape[1])
+        K, Q = np.zeros((2, len(W), W.shape[1], self.width))
+        K[..., :kept] = left[..., :kept] * root[:, None, :kept]
+        Q[..., :kept] = right.transpose(0, 2, 1)[..., :kept] * root[:, None, :kept]
+        factors = np.concatenate([K.reshape(len(W), -1), Q.reshape(len(W), -1)], axis=1)
+        return _unit_rows(_unit_rows(factors) + NOISE * noise)
+
+    def _drawn_inside(self, axis: Array, away: Array) -> Array:
+        """`away` mixed with as much of `axis` as takes it into the cone, per trial."""
+        assert self.cone is not None
+        share = np.ones(len(axis))
+        for _ in range(HALVINGS):
+            points = _unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
+            outside = ~(self.shield(self._as_matrix(points)) > self.cone.eps)
+            if not outside.any():
+                return points
+            share = np.where(outside, 0.5 * share, share)
+        return _unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
+
+    def _as_matrix(self, points: Array) -> Array:
+        d = self.problem.x.shape[-1]
+        if self.width is None:
+            return points.reshape(-1, d, d)
+        K, Q = points.reshape(-1, 2, d, self.width).transpose(1, 0, 2, 3)
+        return np.einsum("rim,rjm->rij", K, Q)
+
+
+def _unit_rows(rows: Array) -> Array:
+    """Rows divided by their lengths; zero rows stay."""
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1.0)
