@@ -184,3 +184,68 @@ def test_solve_says_what_is_wrong_with_a_mask_or_a_set(tmp_path, monkeypatch, ca
             main(["solve", "tokens.npz", *(["--selected", "0,0,0"] if "--mask" in arguments else []), *arguments]) == 2
         )
         assert words in capsys.readouterr().err, arguments
+
+
+def test_claims_are_listed_checked_and_reported(tmp_path, capsys):
+    assert main(["claim", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {"id", "paper", "title", "status"} <= set(listed[0])
+    assert main(["claim", "svm-L1", "svm-T1", "--scale", "smoke", "--out", str(tmp_path / "report"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [(f["id"], f["verdict"], f["as_expected"]) for f in facts] == [
+        ("svm-L1", "holds", True),
+        ("svm-T1", "holds", True),
+    ]
+    assert json.loads((tmp_path / "report" / "claims.json").read_text()) == facts
+    page = (tmp_path / "report" / "claims.md").read_text()
+    assert "| svm-T1 |" in page
+    assert "Lemma 1" in page
+    assert main(["claim", "--list"]) == 0
+    assert "svm-L1" in capsys.readouterr().out
+    assert main(["claim", "svm-L1", "--scale", "smoke"]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_a_verdict_that_is_not_on_record_ends_with_1(monkeypatch, capsys):
+    from dataclasses import replace
+
+    from attnlab.claims import Verdict
+    from attnlab.claims.svm import feasibility
+
+    other = [replace(claim, expected=Verdict.FAILS) for claim in feasibility.CLAIMS]
+    monkeypatch.setattr(feasibility, "CLAIMS", other)
+    assert main(["claim", "svm-L1", "--scale", "smoke"]) == 1
+    captured = capsys.readouterr()
+    assert "(!)" in captured.out
+    assert "svm-L1 holds, on record: fails" in captured.err
+
+
+def test_wrong_claims_and_figures_are_refused(capsys):
+    for arguments, words in [
+        (["claim", "svm-L99"], "no claim svm-L99"),
+        (["claim", "--paper", "nobody"], "`paper` is 'nobody'"),
+        (["figure", "svm-99"], "no figure svm-99"),
+        (["figure", "--paper", "nobody"], "`paper` is 'nobody'"),
+    ]:
+        assert main(arguments) == 2, arguments
+        assert words in capsys.readouterr().err
+
+
+def test_figures_are_listed_and_made(tmp_path, monkeypatch, capsys):
+    from attnlab.claims import Verdict
+    from attnlab.figures import Figure, Finding, figure as module
+    from attnlab.figures.style import new_figure
+
+    line = Figure(
+        id="svm-99", title="A line", says="It rises.",
+        data=lambda scale, tell: ({"curve": np.arange(3.0)}, {"attempts": 1}),
+        draw=lambda arrays, facts: new_figure(1, 1)[0],
+        judge=lambda arrays, facts: Finding(seen="It ends at 2.", verdict=Verdict.HOLDS, numbers={}),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "figures", lambda paper=None: [line])
+    assert main(["figure", "svm-99", "--scale", "smoke", "--out", str(tmp_path / "pictures"), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made[0]["verdict"] == "holds"
+    assert (tmp_path / "pictures" / "svm-99.png").exists()
+    assert main(["figure", "svm-99", "--scale", "smoke", "--out", str(tmp_path / "pictures")]) == 0
+    assert "It ends at" in capsys.readouterr().out

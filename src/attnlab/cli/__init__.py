@@ -11,8 +11,10 @@ import tyro
 
 from attnlab import __version__
 from attnlab.cli.bench import Bench
+from attnlab.cli.claim import Claims
 from attnlab.cli.demo import Demo
 from attnlab.cli.doctor import Doctor
+from attnlab.cli.figure import Figures
 from attnlab.cli.show import say
 from attnlab.cli.solve import Solve
 from attnlab.errors import AttnlabError
@@ -20,6 +22,8 @@ from attnlab.errors import AttnlabError
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[Figures, tyro.conf.subcommand("figure")]
+    | Annotated[Claims, tyro.conf.subcommand("claim")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )

@@ -17,6 +17,9 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 110)
+    if not rows:
+        console.print(f"{title}: none")
+        return
     names = list(rows[0])
     wide = sum(max(len(n), 8) + 3 for n in names) > console.width
     table = Table(title=title, title_justify="left", title_style="bold", header_style="")

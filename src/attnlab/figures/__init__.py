@@ -1,3 +1,19 @@
-"""Pictures: each is a data function, whose arrays are kept, and a draw function, which only draws."""
+"""Pictures: each is a data function, whose arrays are kept, and a draw function, which only draws.
+
+| name | what |
+|---|---|
+| `figures`, `find` | all figures or those of a paper; by id |
+| `make` | computes or reads the data, draws, and writes picture, data and note |
+| `Figure`, `Finding`, `Made` | a figure; what was seen; both with the files |
+| `demo_data`, `draw_demo` | the demonstration |
+"""
 
 from attnlab.figures.demo import demo_data as demo_data, draw_demo as draw_demo
+from attnlab.figures.figure import (
+    Figure as Figure,
+    Finding as Finding,
+    Made as Made,
+    figures as figures,
+    find as find,
+    make as make,
+)

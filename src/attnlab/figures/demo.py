@@ -161,8 +161,8 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
     for panel in (attention, excess, near, also):
         panel.set(xscale="log", xlabel="step")
     spectrum.set(title="f  Singular values after the last step", xlabel="number", ylabel="over the largest",
-                 yscale="log", ylim=(1e-4, 1.5))  # fmt: skip
-    spectrum.legend(loc="upper right", fontsize=7)
+                 yscale="log", ylim=(1e-4, 60.0))  # fmt: skip
+    spectrum.legend(loc="upper right", ncols=2, fontsize=7)
     return save_figure(figure, path)
 
 

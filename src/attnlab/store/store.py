@@ -86,7 +86,7 @@ class Store:
         """
         return kept_descent(self._folder, tokens, rule, options, checkpoint_seconds, on_step)
 
-    def keep(self, kind: str, config: Any, compute: Callable[[], Outcome]) -> Kept:
+    def keep(self, kind: str, config: Any, compute: Callable[[], Outcome], *, fresh: bool = False) -> Kept:
         """The arrays and facts of `compute()`, computed only if this kind and configuration are not kept already.
 
         Args:
@@ -94,6 +94,7 @@ class Store:
                 meaning, change one of them.
             config: everything that decides the result: numbers, text, arrays, functions, dataclasses, dicts, lists.
             compute: returns a dict of arrays, or (dict of arrays, dict of JSON facts).
+            fresh: compute again, and replace what is kept.
 
         Returns:
             A `Kept`, the same whether computed now or read.
@@ -102,7 +103,11 @@ class Store:
         >>> al.Store(tempfile.mkdtemp()).keep("pi", {}, lambda: ({}, {"pi": 3.14})).facts
         {'pi': 3.14}
         """
-        return self._keep(identity(kind, config), compute)
+        name = identity(kind, config)
+        if fresh:
+            self._folder.make_ready()
+            self._folder.remove(self._folder.runs / name.key)
+        return self._keep(name, compute)
 
     def map(
         self,

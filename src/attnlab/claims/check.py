@@ -1,0 +1,105 @@
+"""Checking claims: measured once, kept in the store, judged against what is on record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from attnlab.claims.claim import Claim, Outcome
+from attnlab.claims.scale import Scale
+from attnlab.errors import InputError, message
+from attnlab.store import Store
+
+# Modules by paper, loaded when asked for; each has a list CLAIMS.
+PAPERS: dict[str, tuple[str, ...]] = {
+    "svm": ("attnlab.claims.svm.feasibility",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A claim with its outcome."""
+
+    claim: Claim
+    outcome: Outcome
+    scale: Scale
+    seconds: float
+
+    @property
+    def as_expected(self) -> bool:
+        """Is the verdict the one on record?"""
+        return self.outcome.verdict is self.claim.expected
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain JSON."""
+        return {
+            **self.claim.about(), **self.outcome.to_json(), "scale": self.scale.value, "seconds": self.seconds,
+            "as_expected": self.as_expected,
+        }  # fmt: skip
+
+
+def claims(paper: str | None = None) -> list[Claim]:
+    """All claims, or those of one paper, in the order of the paper."""
+    if paper is not None and paper not in PAPERS:
+        raise InputError(message(f"`paper` is {paper!r}; wanted one of {', '.join(PAPERS)}."))
+    modules = [name for key, names in PAPERS.items() if paper in (None, key) for name in names]
+    return [claim for name in modules for claim in import_module(name).CLAIMS]
+
+
+def find(ids: Iterable[str]) -> list[Claim]:
+    """The claims of these ids, in the order given."""
+    known = {claim.id: claim for claim in claims()}
+    wanted = list(ids)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        close = [name for name in known if any(u.lower() in name.lower() or name.lower() in u.lower() for u in unknown)]
+        hint = f"did you mean {', '.join(close[:6])}?" if close else "attnlab claim --list"
+        raise InputError(message(f"There is no claim {', '.join(unknown)}.", hint))
+    return [known[name] for name in wanted]
+
+
+def check(
+    wanted: Iterable[Claim],
+    scale: str | Scale = Scale.QUICK,
+    *,
+    store: Store | None = None,
+    fresh: bool = False,
+    on_part: Callable[[int, int, str], None] | None = None,
+) -> list[Checked]:
+    """Measure claims, or read what was measured before.
+
+    Args:
+        wanted: the claims.
+        scale: "smoke", "quick" or "paper".
+        store: where outcomes are kept, so that a stopped run goes on where it was; None keeps none.
+        fresh: measure again what is kept already.
+        on_part: told (claims done, claims in all, what comes next).
+
+    Returns:
+        A `Checked` for each claim, in order.
+    """
+    scale, wanted = Scale.of(scale), list(wanted)
+    results = []
+    for i, claim in enumerate(wanted):
+        if on_part is not None:
+            on_part(i, len(wanted), f"{claim.id}  {claim.title}")
+        results.append(_checked(claim, scale, store, fresh))
+    if on_part is not None:
+        on_part(len(wanted), len(wanted), "done")
+    return results
+
+
+def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Checked:
+    from attnlab import __version__
+
+    def measured() -> tuple[dict[str, Any], dict[str, Any]]:
+        began = time.perf_counter()
+        outcome = claim.measure(scale)
+        return {}, {"outcome": outcome.to_json(), "seconds": time.perf_counter() - began}
+
+    config = {"id": claim.id, "scale": scale.value, "version": __version__, "measure": claim.measure}
+    facts = measured()[1] if store is None else store.keep("claim", config, measured, fresh=fresh).facts
+    return Checked(claim, Outcome.from_json(facts["outcome"]), scale, facts["seconds"])

@@ -1,0 +1,62 @@
+"""`attnlab figure`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from attnlab.cli.show import compile_cache, print_rows, progress, say
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Draw figures of the papers from runs of our own: picture, data, and what was seen."""
+
+    ids: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which, as svm-5 svm-7 (default: all)."""
+    paper: str | None = None
+    """All figures of one paper: svm."""
+    list: bool = False
+    """Only say what there is."""
+    scale: Literal["smoke", "quick", "paper"] = "quick"
+    """smoke: does it run; quick: is it about right; paper: the paper's own trial counts."""
+    fresh: bool = False
+    """Compute again what is kept in the store; without it a figure is only drawn again."""
+    out: Path = Path("attnlab-figures")
+    """Folder for ID.png, ID.pdf, ID.npz, ID.csv, ID.json and ID.md."""
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> int:
+        from attnlab.figures import figures, find, make
+        from attnlab.store import Store
+
+        wanted = find(self.ids) if self.ids else figures(self.paper)
+        if self.paper is not None:
+            wanted = [figure for figure in wanted if figure.paper == self.paper]
+        if self.list:
+            if self.json:
+                print(json.dumps([figure.about() for figure in wanted]))
+            else:
+                print_rows([{"id": f.id, "figure": f.title, "status": "ready"} for f in wanted], "Figures")
+            return 0
+        compile_cache()
+        results = []
+        for figure in wanted:
+            with progress(figure.id) as show:
+                results.append(make(figure, self.scale, out=self.out, store=Store(), fresh=self.fresh, on_part=show))
+            say(f"{figure.id}  {results[-1].files[0]}  ({results[-1].seconds:.1f} s)")
+        if self.json:
+            print(json.dumps([made.to_json() for made in results]))
+        else:
+            rows = [
+                {"id": m.figure.id, "figure": m.figure.title, "verdict": m.finding.verdict.value,
+                 "seen": m.finding.seen, "s": f"{m.seconds:.1f}"}
+                for m in results
+            ]  # fmt: skip
+            print_rows(rows, f"Figures at scale {self.scale}, in {self.out}")
+        return 1 if any(m.finding.verdict.value == "fails" for m in results) else 0

@@ -1,0 +1,88 @@
+"""The machinery: data once, then drawing; files; notes."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from attnlab import InputError, Store
+from attnlab.claims import Scale, Verdict
+from attnlab.data.files import read_npz
+from attnlab.figures import Figure, Finding, figures, find, make
+from attnlab.figures.style import new_figure, styled
+
+CALLS = []
+
+
+def data(scale, tell):
+    CALLS.append(scale)
+    tell(1, 1, "computing")
+    arrays = {"curve": np.arange(scale.pick(3, 4, 5)) / 2.0, "named": np.array(["a", "b"])}
+    return arrays, {"seeds": [1, 2], "attempts": 7, "drops": {"tied": 2}}
+
+
+@styled
+def draw(arrays, facts):
+    picture, axes = new_figure(1, 1, width=2, height=2)
+    axes[0, 0].plot(arrays["curve"])
+    return picture
+
+
+def judge(arrays, facts):
+    return Finding(seen=f"It ends at {arrays['curve'][-1]}.", verdict=Verdict.HOLDS, numbers={"end": 1.0})
+
+
+LINE = Figure(id="svm-99", title="A line", says="It rises.", data=data, draw=draw, judge=judge)
+
+
+def test_everything_about_a_figure_is_written(tmp_path):
+    made = make(LINE, "quick", out=tmp_path / "new")
+    assert {path.suffix for path in made.files} == {".png", ".pdf", ".npz", ".csv", ".json", ".md"}
+    assert all(path.stat().st_size > 0 for path in made.files)
+    arrays, facts = read_npz(tmp_path / "new" / "svm-99.npz", "arrays")
+    np.testing.assert_array_equal(arrays["curve"], [0.0, 0.5, 1.0, 1.5])
+    assert facts["drops"] == {"tied": 2}
+    rows = list(csv.reader((tmp_path / "new" / "svm-99.csv").read_text().splitlines()))
+    assert rows[0] == ["array", "axis 0", "value"]
+    assert ["curve", "3", "1.5"] in rows
+    told = json.loads((tmp_path / "new" / "svm-99.json").read_text())
+    assert told["verdict"] == "holds"
+    assert told["scale"] == "quick"
+    note = (tmp_path / "new" / "svm-99.md").read_text()
+    for words in ("It rises.", "It ends at 1.5.", "attempts: 7", "tied: 2", "Verdict: holds"):
+        assert words in note
+
+
+def test_drawing_again_does_not_compute_again(tmp_path):
+    CALLS.clear()
+    store = Store(tmp_path / "store")
+    first = make(LINE, "smoke", out=tmp_path / "a", store=store)
+    again = make(LINE, "smoke", out=tmp_path / "b", store=store)
+    assert CALLS == [Scale.SMOKE]
+    assert again.seconds == first.seconds
+    make(LINE, "smoke", out=tmp_path / "b", store=store, fresh=True)
+    assert CALLS == [Scale.SMOKE] * 2
+
+
+def test_long_arrays_are_left_to_the_npz(tmp_path, monkeypatch):
+    from attnlab.figures import figure as module
+
+    monkeypatch.setattr(module, "LISTED", 3)
+    make(LINE, "paper", out=tmp_path)
+    rows = list(csv.reader((tmp_path / "svm-99.csv").read_text().splitlines()))
+    assert ["curve", "", "(5,): in the npz file"] in rows
+    assert ["named", "1", "b"] in rows
+
+
+def test_figures_are_listed_and_found():
+    listed = figures()
+    names = [figure.id for figure in listed]
+    assert len(set(names)) == len(names)
+    numbers = [int(name.split("-")[1]) for name in names if name.startswith("svm")]
+    assert numbers == sorted(numbers)
+    json.dumps([figure.about() for figure in listed])
+    with pytest.raises(InputError, match="no figure svm-77"):
+        find(["svm-77"])
+    with pytest.raises(InputError, match="`paper` is 'x'"):
+        figures("x")
