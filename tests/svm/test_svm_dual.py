@@ -49,6 +49,21 @@ def test_active_set_settles_on_ordinary_data():
         assert active_set(*dual_problem(*cross(seed, n=5, T=5, d=10))) is not None
 
 
+def test_multipliers_are_never_negative():
+    """Not even by rounding: the last step of refinement may move a zero multiplier either way."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        x = rng.integers(-2, 3, (3, 3)).astype(float)
+        gram, bound = x @ x.T, np.ones(3)
+        found = active_set(gram, bound) if np.linalg.matrix_rank(x) == 3 else None
+        assert found is None or (found >= 0).all()
+    signed = np.array([[1.0, -1.0], [0.0, -1.0]])
+    lengths = np.linalg.norm(signed, axis=1)
+    gram = signed @ signed.T / np.outer(lengths, lengths)
+    found = active_set(gram, lengths.min() / lengths)
+    assert (found >= 0).all()
+
+
 def test_active_set_gives_up_on_equal_rows():
     assert active_set(np.ones((2, 2)), np.ones(2)) is None
 

@@ -51,7 +51,8 @@ def active_set(gram: Array, bound: Array) -> Array | None:
         previous, key = key, guess.tobytes()
         if key == previous:  # settled: one step of refinement for the last digits
             multipliers = np.zeros(len(bound))
-            multipliers[index] = inside + dpotrs(factor, b - system @ inside, lower=1)[0]
+            refined = inside + dpotrs(factor, b - system @ inside, lower=1)[0]
+            multipliers[index] = np.maximum(refined, 0.0)  # one that was zero up to rounding may end below
             return multipliers
         if key in seen:
             return None
