@@ -15,7 +15,21 @@ from attnlab.store import Store
 
 # Modules by paper, loaded when asked for; each has a list CLAIMS.
 PAPERS: dict[str, tuple[str, ...]] = {
-    "svm": ("attnlab.claims.svm.feasibility",),
+    "svm": tuple(
+        f"attnlab.claims.svm.{name}"
+        for name in (
+            "feasibility",
+            "landscape",
+            "limits",
+            "global_convergence",
+            "first_step",
+            "local_convergence",
+            "shielding",
+            "selection",
+            "errata_formulas",
+            "errata_convergence",
+        )
+    ),
 }
 
 

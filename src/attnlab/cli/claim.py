@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
-from attnlab.cli.show import compile_cache, print_rows, progress, say
+from attnlab.cli.show import compile_cache, one_blas_thread, print_rows, progress, say
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Claims:
     """Print the result as JSON."""
 
     def run(self) -> int:
+        one_blas_thread()
         from attnlab.claims import check, claims, find
         from attnlab.store import Store
 

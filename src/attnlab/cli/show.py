@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from typing import Any
@@ -52,6 +53,12 @@ def progress(name: str) -> Any:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def one_blas_thread() -> None:
+    """For many small matrices, where more threads only wait for each other. Before NumPy is loaded, or never."""
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def compile_cache() -> None:

@@ -25,7 +25,10 @@ Tell = Callable[[int, int, str], None]
 
 # Modules by paper, loaded when asked for; each has a list FIGURES.
 PAPERS: dict[str, tuple[str, ...]] = {
-    "svm": (),
+    "svm": tuple(
+        f"attnlab.figures.svm.{name}"
+        for name in ("plane", "selection", "rank", "alignment", "nonlinear", "mixtures", "lemma6")
+    ),
 }
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000

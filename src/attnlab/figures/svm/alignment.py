@@ -1,0 +1,290 @@
+"""Figures 7 and 10 of *Transformers as Support Vector Machines*: directions of W and of K Q^T."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.claims.claim import Verdict
+from attnlab.claims.scale import Scale
+from attnlab.data import Tokens, sphere
+from attnlab.data.tokens import Array
+from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
+from attnlab.figures.style import BLUE, GREEN, ORANGE, PURPLE, band, new_figure, styled
+from attnlab.figures.svm.batches import (
+    RULE,
+    STEP_SIZE,
+    Norm,
+    Parameterization,
+    ended,
+    listed,
+    mean_interval,
+    some,
+    top_attention,
+    train,
+    train_along,
+)
+from attnlab.svm import MarginSolutions, solve_margins
+
+SEED_7, SEED_10 = 7, 10
+STEPS = 2000
+NORMS: tuple[Norm, ...] = ("frobenius", "nuclear")
+D, WIDEST = 20, 10
+# "Aligned" and "near 0.85", the cosine with the other norm's solution.
+ALIGNED, CROSS = 0.99, (0.80, 0.90)
+# 1 - cos at which a rank bound m counts as enough, and that m = 1 must exceed tenfold.
+ENOUGH = 0.01
+
+
+class Variant(NamedTuple):
+    """One way to train: what, how it is drawn, and the label."""
+
+    parameterization: Parameterization
+    color: str
+    style: str
+    label: str
+
+
+VARIANTS = {
+    "W": Variant("W", BLUE, "-", "W"),
+    "KQ": Variant("KQ", ORANGE, "--", "(K, Q)"),
+    "KQ_free": Variant("KQ", PURPLE, ":", "(K, Q), no regularizer"),
+    "KQ_exact": Variant("KQ", GREEN, "-.", "(K, Q), no regularizer, exact norms"),
+}
+
+
+def _rule(variant: str) -> Any:
+    """The paper's rule; without its regularizer; and also without what it adds to norms."""
+    from attnlab.optim import ngd
+
+    if variant == "KQ_exact":
+        return ngd(STEP_SIZE)
+    if variant == "KQ_free":
+        return ngd(STEP_SIZE, guard="paper", regularizer=0.0)
+    return ngd(STEP_SIZE, guard="paper")
+
+
+def directions_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Attention and cosines with both max-margin solutions of the tokens that each run selected, along the runs."""
+    from attnlab.train import cosine
+
+    trials, every = scale.pick(8, 40, 100), scale.pick(100, 50, 20)
+    tokens = sphere(n=6, T=8, d=10, seed=SEED_7, trials=trials)
+    wanted = list(VARIANTS)[: scale.pick(2, 4, 4)]
+    arrays: dict[str, np.ndarray] = {"steps": np.arange(0, STEPS + 1, every)}
+    facts: dict[str, Any] = {
+        "n": 6, "T": 8, "d": 10, "trials": trials, "steps": STEPS, "rule": RULE, "loss": "logistic",
+        "start": "entries uniform in +-1/sqrt(d)", "seed": SEED_7,
+    }  # fmt: skip
+    for i, name in enumerate(wanted):
+        tell(i, len(wanted), f"training {VARIANTS[name].label}")
+        trained = VARIANTS[name].parameterization
+        run, path = train_along(tokens, trained, arrays["steps"].tolist(), seed=SEED_7, rule=_rule(name))
+        arrays[f"{name}_attention"] = top_attention(tokens, path)
+        at_end = ended(tokens, run.selected, run.W, trained)
+        facts[f"{VARIANTS[name].label}: on the best tokens / locally optimal / not separable"] = [
+            int(at_end["best"].sum()), int(at_end["local"].sum()), int((~at_end["feasible"]).sum())
+        ]  # fmt: skip
+        arrays[f"{name}_margin"] = at_end["margin"]
+        for norm in NORMS:
+            found = solve_margins(tokens, run.selected, norm=norm)
+            if norm == "nuclear":
+                facts[f"{VARIANTS[name].label}: nuclear solutions that are not unique"] = _not_unique(found)
+            arrays[f"{name}_{norm}"] = cosine(path, found.W[:, None])
+            arrays[f"{name}_{norm}_rank"] = _ranks(found)
+            arrays[f"{name}_{norm}_gap"] = found.gap
+    tell(len(wanted), len(wanted), "done")
+    return arrays, facts
+
+
+def _ranks(found: MarginSolutions) -> Array:
+    return np.array([np.nan if s.rank is None else s.rank for s in found], dtype=float)
+
+
+def _not_unique(found: MarginSolutions) -> int:
+    return sum(s.unique is not True for s in found)
+
+
+def judge_7(arrays: Arrays, facts: Facts) -> Finding:
+    """Each parameterization aligned with its own solution at the end, and near 0.85 with the other."""
+    end = {(name, norm): float(np.nanmean(arrays[f"{name}_{norm}"][:, -1])) for name in VARIANTS for norm in NORMS
+           if f"{name}_{norm}" in arrays}  # fmt: skip
+    attention = min(float(arrays[f"{name}_attention"][:, -1].mean()) for name in ("W", "KQ"))
+    own = min(end["W", "frobenius"], end["KQ", "nuclear"])
+    cross = (end["W", "nuclear"], end["KQ", "frobenius"])
+    good = own > ALIGNED and attention > ALIGNED and all(CROSS[0] <= c <= CROSS[1] for c in cross)
+    seen = (
+        f"Attention ends at {attention:.4f} at least. W has cosine {end['W', 'frobenius']:.4f} with the Frobenius and "
+        f"{cross[0]:.3f} with the nuclear solution; K Qᵀ {end['KQ', 'nuclear']:.4f} with the nuclear and "
+        f"{cross[1]:.3f} with the Frobenius one (means)."
+    )
+    if ("KQ_free", "nuclear") in end:
+        seen += (
+            " The second alignment needs the regularizer 2.22e-16 (|K|^2 + |Q|^2) of the paper's rule: without it K Qᵀ "
+            f"ends at {end['KQ_free', 'nuclear']:.3f}, and with exact norms too at {end['KQ_exact', 'nuclear']:.3f}, "
+            f"after {facts['steps']} steps."
+        )
+    return Finding(
+        seen=seen,
+        verdict=Verdict.HOLDS if good else Verdict.FAILS,
+        numbers={
+            **{f"{VARIANTS[name].label} with the {norm} solution: mean, least": listed(
+                [value, np.nanmin(arrays[f"{name}_{norm}"][:, -1])]) for (name, norm), value in end.items()},
+            **{f"{VARIANTS[name].label}: median least lead in logits": float(np.median(arrays[f"{name}_margin"]))
+               for name in VARIANTS if f"{name}_margin" in arrays},
+            "mean rank, Frobenius and nuclear": listed(
+                [np.nanmean(arrays["W_frobenius_rank"]), np.nanmean(arrays["KQ_nuclear_rank"])]),
+            "largest duality gap": float(max(np.nanmax(arrays[key]) for key in arrays if key.endswith("_gap"))),
+        },
+    )  # fmt: skip
+
+
+@styled
+def draw_7(arrays: Arrays, facts: Facts) -> Any:
+    """Attention, and cosines with the two solutions, along the runs."""
+    picture, axes = new_figure(1, 3, width=8.6, height=3.5)
+    attention, frobenius, nuclear = axes[0]
+    for name, look in VARIANTS.items():
+        if f"{name}_attention" not in arrays:
+            continue
+        for panel, key in ((attention, "attention"), (frobenius, "frobenius"), (nuclear, "nuclear")):
+            if key == "nuclear" or name in ("W", "KQ"):
+                band(panel, arrays["steps"], arrays[f"{name}_{key}"], color=look.color, style=look.style,
+                     label=look.label)  # fmt: skip
+    attention.set(title="a  Largest softmax weight", ylabel="mean over queries")
+    frobenius.set(title="b  To the Frobenius solution", ylabel="cosine")
+    nuclear.set(title="c  To the nuclear solution", ylabel="cosine")
+    for panel in axes[0]:
+        panel.set(xlabel="step", xlim=(0, facts["steps"]), ylim=(0 if panel is attention else 0.6, 1.01))
+    picture.legend(*nuclear.get_legend_handles_labels(), loc="outside lower center", ncols=4,
+                   title=f"{facts['trials']} sets (n = 6, T = 8, d = 10): median, middle 80 %")  # fmt: skip
+    return picture
+
+
+def rank_bounds_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """1 - cos of K Q^T with the nuclear solution of its tokens, for each width m of K and Q."""
+    sizes = scale.pick(((5, 5),), ((5, 5), (15, 5), (5, 15)), ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15)))
+    widths, trials = scale.pick((1, 5), (1, 2, 3, 5, 10), tuple(range(1, 11))), scale.pick(4, 10, 100)
+    arrays: dict[str, np.ndarray] = {"m": np.array(widths), "size": np.array(sizes)}
+    apart, rank, solved, open_ = [], [], 0, 0
+    for i, (n, T) in enumerate(sizes):
+        tell(i, len(sizes), f"n = {n}, T = {T}")
+        tokens = sphere(n=n, T=T, d=D, seed=SEED_10, trials=trials)
+        found, solutions = _widths(tokens, widths)
+        apart.append(found)
+        rank.append(_ranks(solutions)[:trials])
+        solved, open_ = solved + len(solutions), open_ + _not_unique(solutions)
+    tell(len(sizes), len(sizes), "done")
+    arrays |= {"apart": np.stack(apart), "rank": np.stack(rank)}
+    facts = {
+        "d": D, "trials per point": trials, "steps": STEPS, "rule": RULE, "loss": "logistic", "seed": SEED_10,
+        "start": "entries uniform in +-1/sqrt(d); a smaller m takes the first columns",
+        "nuclear problems solved": solved, "of these without a unique solution": open_,
+        "selections that cannot be separated": int(np.isnan(arrays["apart"]).sum()),
+    }  # fmt: skip
+    return arrays, facts
+
+
+def _widths(tokens: Tokens, widths: tuple[int, ...]) -> tuple[Array, MarginSolutions]:
+    """1 - cos for every trial and width, (trials, widths), and the solutions compared with; those of the widest runs
+    come first.
+
+    All widths run side by side in one program: columns of K and Q that start at zero in both stay there.
+    """
+    from attnlab.train import misalignment
+
+    trials, wide = len(tokens.x), max(widths)
+    rng = np.random.default_rng([SEED_10, tokens.n, tokens.T])
+    start = rng.uniform(-1.0, 1.0, (trials, 1, 2, D, WIDEST))[..., :wide] / np.sqrt(D)
+    kept = np.arange(wide) < np.array(widths)[:, None, None, None]
+    start = (start * kept).reshape(-1, 2, D, wide)
+    every = np.repeat(np.arange(trials), len(widths))
+    run = train(some(tokens, every), "KQ", steps=STEPS, seed=0, init={"K": start[:, 0], "Q": start[:, 1]})
+    selected = run.selected.reshape(trials, len(widths), -1)
+    # Most widths select the same tokens: each problem is solved once.
+    order = np.arange(len(widths))[::-1]
+    problems, where = _distinct(selected[:, order])
+    solutions = solve_margins(some(tokens, problems[:, 0]), problems[:, 1:], norm="nuclear")
+    apart = misalignment(run.W.reshape(trials, len(widths), D, D), solutions.W[where[:, order]])
+    return apart, solutions
+
+
+def _distinct(selected: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The different rows (trial, selection...) of (trials, widths, n), first of all those of width 0 in order of
+    trials, and the place of each (trial, width) among them."""
+    trials, widths, n = selected.shape
+    number = np.broadcast_to(np.arange(trials)[None, :, None], (widths, trials, 1))
+    rows = np.concatenate([number, selected.transpose(1, 0, 2)], axis=-1).reshape(-1, n + 1)
+    unique, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return unique[order], place[inverse.reshape(-1)].reshape(widths, trials).T
+
+
+def _enough(arrays: Arrays) -> list[int | None]:
+    """For each size the least m from which on the mean 1 - cos stays at most ENOUGH."""
+    mean = np.nanmean(arrays["apart"], axis=1)
+    found: list[int | None] = []
+    for row in mean:
+        late = [int(m) for i, m in enumerate(arrays["m"]) if (row[i:] <= ENOUGH).all()]
+        found.append(late[0] if late else None)
+    return found
+
+
+def judge_10(arrays: Arrays, facts: Facts) -> Finding:
+    """Small at and beyond m = n, large at m = 1."""
+    mean = np.nanmean(arrays["apart"], axis=1)
+    widths, sizes = arrays["m"], arrays["size"].tolist()
+    beyond = [float(row[widths >= n].max()) for row, (n, _) in zip(mean, sizes, strict=True) if (widths >= n).any()]
+    narrow = float(mean[:, widths == 1].min())
+    enough = _enough(arrays)
+    good = bool(beyond) and max(beyond) <= ENOUGH and narrow >= 10 * ENOUGH
+    met = [f"{m} at n = {n}, T = {T}" for m, (n, T) in zip(enough, sizes, strict=True)]
+    return Finding(
+        seen=f"Mean 1 - cos falls from {narrow:.2f} or more at m = 1 to at most {max(beyond, default=np.nan):.4f} at "
+        f"m >= n. Already less is enough: it stays below {ENOUGH} from m = {'; '.join(met)}. Mean rank of the nuclear "
+        f"solutions: {', '.join(f'{r:.1f}' for r in np.nanmean(arrays['rank'], axis=1))}.",
+        verdict=Verdict.HOLDS if good else Verdict.FAILS,
+        numbers={f"mean 1 - cos, n = {n}, T = {T}, per m": listed(row, 5)
+                 for row, (n, T) in zip(mean, sizes, strict=True)}
+        | {"m": widths.tolist(), "least m with mean 1 - cos at most 0.01, per size": enough},
+    )  # fmt: skip
+
+
+@styled
+def draw_10(arrays: Arrays, facts: Facts) -> Any:
+    """Two panels: over T, and over n."""
+    picture, axes = new_figure(1, 2, width=7.2, height=3.3)
+    sizes = [tuple(size) for size in arrays["size"].tolist()]
+    panels = ((axes[0, 0], "a  n = 5, several T", "T", 1, [s for s in sizes if s[0] == 5]),
+              (axes[0, 1], "b  T = 5, several n", "n", 0, [s for s in sizes if s[1] == 5]))  # fmt: skip
+    looks = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
+    for panel, title, letter, varies, shown in panels:
+        for size, (color, style, marker) in zip(sorted(shown), looks, strict=False):
+            mean, low, high = mean_interval(arrays["apart"][sizes.index(size)])
+            panel.fill_between(arrays["m"], low, high, color=color, alpha=0.2, linewidth=0)
+            panel.plot(arrays["m"], mean, color=color, linestyle=style, marker=marker, markersize=4,
+                       label=f"{letter} = {size[varies]}")  # fmt: skip
+        panel.set(title=title, xlabel="width m of K and Q", yscale="log", ylim=(1e-3, 1.5))
+        panel.set_xticks(arrays["m"])
+        panel.legend(loc="upper right")
+    axes[0, 0].set_ylabel("1 - cos(K Qᵀ, nuclear solution)\nmean, 95 % interval")
+    return picture
+
+
+FIGURES = [
+    Figure(
+        id="svm-7", title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
+        draw=draw_7, judge=judge_7, says="With n = 6, T = 8, d = 10 the softmax weights saturate (a), W aligns with "
+        "the Frobenius max-margin solution of its tokens (b) and K Qᵀ with the nuclear one (c), each only with its own "
+        "(Figure 7).",
+    ),
+    Figure(
+        id="svm-10", title="How wide K and Q must be", data=rank_bounds_data, draw=draw_10, judge=judge_10,
+        says="With d = 20, 1 - cos of K Qᵀ with the nuclear max-margin solution goes to 0 once m is about n or more, "
+        "whatever T (Figure 10).",
+    ),
+]  # fmt: skip
