@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
+from attnlab import __version__
 from attnlab.cli.show import compile_cache, one_blas_thread, print_rows, progress, say
 
 
@@ -90,7 +91,12 @@ def claims_page(facts: list[dict[str, Any]]) -> str:
         row = _row(fact)
         cells = (row["id"], row["claim"], row["verdict"], row["instances"], row["worst"], row["tolerance"])
         table.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    parts = [f"# Claims, measured at scale {facts[0]['scale'] if facts else '-'}", "\n".join(table)]
+    scale = facts[0]["scale"] if facts else "-"
+    told = (
+        f"Written by `attnlab claim --scale {scale} --out DIR`, version {__version__}. What the verdicts mean is in "
+        "docs/guides/claims-and-figures.md. `worst` is the worst case, in the units that each claim names."
+    )
+    parts = [f"# Claims, measured at scale {scale}", told, "\n".join(table)]
     for fact in facts:
         hypotheses = "; ".join(fact["hypotheses"]) or "none"
         parts.append(
