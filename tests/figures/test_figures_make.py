@@ -40,6 +40,9 @@ def test_everything_about_a_figure_is_written(tmp_path):
     made = make(LINE, "quick", out=tmp_path / "new")
     assert {path.suffix for path in made.files} == {".png", ".pdf", ".npz", ".csv", ".json", ".md"}
     assert all(path.stat().st_size > 0 for path in made.files)
+    from matplotlib.image import imread
+
+    assert imread(tmp_path / "new" / "svm-99.png").shape[:2] == (400, 400)  # 2 inches at 200 dots
     arrays, facts = read_npz(tmp_path / "new" / "svm-99.npz", "arrays")
     np.testing.assert_array_equal(arrays["curve"], [0.0, 0.5, 1.0, 1.5])
     assert facts["drops"] == {"tied": 2}

@@ -17,6 +17,7 @@ from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
 from attnlab.data.files import write_npz
 from attnlab.errors import InputError, message
+from attnlab.figures.style import save_figure, styled
 from attnlab.store import Store
 
 Arrays = Mapping[str, np.ndarray]
@@ -161,8 +162,8 @@ def make(
     folder.mkdir(parents=True, exist_ok=True)
     picture = figure.draw(arrays, facts)
     names = {kind: folder / f"{figure.id}.{kind}" for kind in ("png", "pdf", "npz", "csv", "json", "md")}
-    picture.savefig(names["png"])
-    picture.savefig(names["pdf"])
+    for kind in ("png", "pdf"):
+        styled(save_figure)(picture, names[kind])
     write_npz(names["npz"], dict(arrays), dict(facts))
     _write_csv(names["csv"], arrays)
     made = Made(figure, finding, facts, scale, tuple(names.values()), float(facts["seconds"]))
