@@ -367,3 +367,17 @@ def test_a_run_without_a_whole_description_is_not_listed(store):
 def test_importing_the_store_is_light():
     program = "import sys, attnlab.store; print([m for m in ('jax', 'joblib', 'optax', 'scipy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_fresh_result_replaces_the_old_one_only_once_it_is_there(tmp_path):
+    store = al.Store(tmp_path)
+    store.keep("number", {}, lambda: ({}, {"value": 1}))
+
+    def fails():
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        store.keep("number", {}, fails, fresh=True)
+    assert store.keep("number", {}, fails).facts == {"value": 1}
+    assert store.keep("number", {}, lambda: ({}, {"value": 2}), fresh=True).facts == {"value": 2}
+    assert store.keep("number", {}, fails).facts == {"value": 2}

@@ -329,3 +329,21 @@ def test_d_is_not_shown_while_a_selection_is_undecided(monkeypatch):
     assert got.evidence["undecided"] == 2
     assert got.evidence["feasible"] == 0
     assert len(got.evidence["failing"]) == 0
+
+
+def test_b1_is_not_shown_by_values_that_no_gap_certifies():
+    """Other norms, and nuclear problems with several optima, have values of unknown error: that proves nothing."""
+    from attnlab.svm.norms import SPECTRAL
+
+    tokens = al.data.sphere(n=3, T=4, d=5, seed=0)
+    other = al.solve_margin(tokens, al.optimal_tokens(tokens), norm=SPECTRAL)
+    assert np.nanmax(other.values) > 1.01
+    assert np.isinf(np.nanmax(other.value_error))
+    check = assumption_b1(tokens, solution=other)
+    assert not check
+    assert check.slack == -np.inf
+    # Queries e1 and e2, differences e1 and e2: any W with ones on the diagonal and |off-diagonal| alike is an optimum.
+    many = al.Tokens(x=[[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]], z=np.eye(2), y=[1, 1], v=[1.0, 1.0])
+    solution = al.solve_margin(many, [0, 0], norm="nuclear")
+    assert solution.unique is False
+    assert not assumption_b1(many, solution=solution)

@@ -103,11 +103,7 @@ class Store:
         >>> al.Store(tempfile.mkdtemp()).keep("pi", {}, lambda: ({}, {"pi": 3.14})).facts
         {'pi': 3.14}
         """
-        name = identity(kind, config)
-        if fresh:
-            self._folder.make_ready()
-            self._folder.remove(self._folder.runs / name.key)
-        return self._keep(name, compute)
+        return self._keep(identity(kind, config), compute, fresh)
 
     def map(
         self,
@@ -199,8 +195,8 @@ class Store:
         pool: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)  # pyright: ignore[reportArgumentType]
         yield from pool(delayed(_keep_there)(self.path, name, compute) for name, compute in tasks)
 
-    def _keep(self, name: Identity, compute: Callable[[], Outcome]) -> Kept:
-        kept = self._folder.find(name, _load)
+    def _keep(self, name: Identity, compute: Callable[[], Outcome], fresh: bool = False) -> Kept:
+        kept = None if fresh else self._folder.find(name, _load)
         if kept is not None:
             return kept
         self._folder.make_ready()
@@ -211,6 +207,8 @@ class Store:
             error.add_note(f"while computing {name.kind!r} with {_short(name.config)}")
             raise
         about = {"seconds": time.perf_counter() - began, "status": "finished", "facts": facts}
+        if fresh:  # only now: what was kept stays if computing failed or was killed
+            self._folder.remove(self._folder.runs / name.key)
         theirs = self._folder.place(name, about, lambda work: write_npz(work / FILE, arrays, {}), _load)
         return Kept(arrays=arrays, facts=facts, key=name.key, seconds=about["seconds"]) if theirs is None else theirs
 

@@ -93,7 +93,7 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolu
 
     Returns:
         `slack` is the least of (1 + certified error - value) over the constraints: 0 or tiny where B.1 holds, below 0
-        by as much as the loosest constraint exceeds 1 where it fails. Evidence: largest (value), error (largest
+        by as much as the loosest constraint exceeds 1 where it fails, -inf where the gap certifies no values. Evidence: largest (value), error (largest
         certified error of a value), constraints, tied, status, and for the Frobenius norm
 
         - room: the largest possible least multiplier of the interpolator over the mean multiplier. Positive where B.1
@@ -112,9 +112,11 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolu
     if not found.feasible or not facts["constraints"]:
         slack = np.inf if found.feasible else -np.inf
         return AssumptionCheck(name="B.1", holds=found.feasible, slack=slack, evidence=facts)
-    slack = float(np.nanmin(_room(found)))
+    error = float(np.nanmax(found.value_error))
+    # Values that are not known to any accuracy (other norms, several optima) show nothing, whatever they are.
+    slack = float(np.nanmin(_room(found))) if np.isfinite(error) else -np.inf
     holds = slack >= 0 and found.support is not None
-    facts |= {"largest": float(np.nanmax(found.values)), "error": float(np.nanmax(found.value_error))}
+    facts |= {"largest": float(np.nanmax(found.values)), "error": error}
     if found.norm == "frobenius":
         facts["room"] = interpolation_room(margin_rows(tokens, found.selected).gram())
         facts["agrees"] = (facts["room"] >= -SOLVED) == holds

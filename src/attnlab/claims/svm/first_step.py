@@ -170,7 +170,8 @@ def first_step_as_printed(scale: Scale) -> Outcome:
         float(short.min()), 1.0, instances=len(short), tried=opening.drawn, seeds=[0],
         slack={"C: least cosine of a constraint with -grad L(0)": opening.slack},
         numbers={"factor by which the step is too short, least and largest": [short.min(), short.max()]},
-        note="O(1/|W_mm|) leaves a constant open; the one that would do depends on the data, over the range shown.",
+        note="O(1/|W_mm|) leaves a constant open; the one that would do depends on the data, over the range shown. It "
+        "is the proof that needs the length: whether the limit is another after a short first step is not judged here.",
     )  # fmt: skip
 
 
@@ -208,8 +209,8 @@ CLAIMS: list[Claim] = [
     erratum(
         id="svm-E7",
         title="The first step of Theorem 6 must be long, not short",
-        printed="with eta(0) <= O(1/|W_mm|) gradient descent from W(0) = 0 is at |W(1)| >= R_mu, where the proof goes "
-        "on (Theorem 6; tested with the constant 1).",
+        printed="with eta(0) <= O(1/|W_mm|), as Theorem 6 asks, gradient descent from W(0) = 0 is at |W(1)| >= R_mu, as "
+        "step 3 of its proof uses (tested with the constant 1).",
         corrected="with eta(0) = R/|grad L(0)|, R >= R_mu, it is, and W(k)/|W(k)| -> W_mm/|W_mm|.",
         hypotheses=("Assumption A (logistic loss)", "Assumption C"),
         tolerance=CLOSE,
