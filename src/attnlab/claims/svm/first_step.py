@@ -209,8 +209,8 @@ CLAIMS: list[Claim] = [
     erratum(
         id="svm-E7",
         title="The first step of Theorem 6 must be long, not short",
-        printed="with eta(0) <= O(1/|W_mm|), as Theorem 6 asks, gradient descent from W(0) = 0 is at |W(1)| >= R_mu, as "
-        "step 3 of its proof uses (tested with the constant 1).",
+        printed="with eta(0) <= O(1/|W_mm|), as Theorem 6 asks, gradient descent from W(0) = 0 is at |W(1)| >= R_mu, "
+        "as step 3 of its proof uses (tested with the constant 1).",
         corrected="with eta(0) = R/|grad L(0)|, R >= R_mu, it is, and W(k)/|W(k)| -> W_mm/|W_mm|.",
         hypotheses=("Assumption A (logistic loss)", "Assumption C"),
         tolerance=CLOSE,

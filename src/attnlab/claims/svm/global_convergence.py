@@ -346,8 +346,8 @@ CLAIMS: list[Claim] = [
         title="Two sequences can trap each other",
         printed="under B.2 gradient descent reaches the max-margin direction of the best tokens from every start "
         "(Theorems 4 and 5, by Lemma 10).",
-        corrected="two sequences that meet B.2, and B.1 too, can hold each other back: from W(0) = -2 e1 e1^T descent tends "
-        "to another direction, from W(0) = 0 to the max-margin direction of the best tokens.",
+        corrected="two sequences that meet B.2, and B.1 too, can hold each other back: from W(0) = -2 e1 e1^T descent "
+        "tends to another direction, from W(0) = 0 to the max-margin direction of the best tokens.",
         hypotheses=("B.1: all constraints tight", "B.2: all other scores equal", "a separating W exists"),
         tolerance=CLOSE,
         reason="1 - cosine from W(0) = 0 at the end of normalized descent and of gradient flow to t = 1e100; every "
