@@ -94,7 +94,8 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolu
     Returns:
         `slack` is the least of (1 + certified error - value) over the constraints: 0 or tiny where B.1 holds, below 0
         by as much as the loosest constraint exceeds 1 where it fails, -inf where the gap certifies no values.
-        Evidence: largest (value), error (largest certified error of a value), constraints, tied, status, and for the Frobenius norm
+        Evidence: largest (value), error (largest certified error of a value), constraints, tied, status,
+        and for the Frobenius norm
 
         - room: the largest possible least multiplier of the interpolator over the mean multiplier. Positive where B.1
           holds with room to spare, negative where it fails, -inf where nothing interpolates;
