@@ -23,6 +23,7 @@ from jax import Array
 from attnlab.data.selection import optimal_tokens, scores
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.frame import Frame
 from attnlab.models.heads import Head, Linear
 from attnlab.models.losses import Loss
 from attnlab.models.softmax import NOISE, Weights, pull_back, weights
@@ -56,6 +57,7 @@ class Problem(NamedTuple):
     head: dict[str, Any]
     reference: Any  # (n, K) token against which the excess loss is measured
     reference_score: Any  # (n, K)
+    frame: Frame | None = None  # if W is given by its coordinates in this frame
 
 
 class Evaluation(NamedTuple):
@@ -89,11 +91,14 @@ class AttentionModel:
 
     def logits(self, params: Params, problem: Problem) -> Array:
         """x_i W z_ik for visible tokens, -inf for the others; (n, K, T)."""
-        if self.parameterization == "W":
-            keys = jnp.einsum("nke,de->nkd", problem.z, params["W"])
+        if problem.frame is not None:
+            logits = problem.frame.logits(params["W"])
         else:
-            keys = jnp.einsum("nke,em,dm->nkd", problem.z, params["Q"], params["K"])
-        logits = jnp.einsum("ntd,nkd->nkt", problem.x, keys)
+            if self.parameterization == "W":
+                keys = jnp.einsum("nke,de->nkd", problem.z, params["W"])
+            else:
+                keys = jnp.einsum("nke,em,dm->nkd", problem.z, params["Q"], params["K"])
+            logits = jnp.einsum("ntd,nkd->nkt", problem.x, keys)
         return logits if problem.visible is None else jnp.where(problem.visible, logits, -jnp.inf)
 
     def outputs(self, problem: Problem, probs: Array) -> Array:

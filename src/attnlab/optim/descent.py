@@ -39,7 +39,7 @@ class GdState(NamedTuple):
 def gd(step: float) -> StepRule:
     """Gradient descent: `w <- w - step * grad`."""
     settings = {"step": positive("step", step)}
-    return StepRule("gd", lambda _: GdState(jnp.asarray(settings["step"])), _gd_update, settings)
+    return StepRule("gd", lambda _: GdState(jnp.asarray(settings["step"])), _gd_update, settings, isotropic=True)
 
 
 def _gd_update(
@@ -102,7 +102,7 @@ def ngd(
         )
         return NgdState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings)
+    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings, isotropic=guard == "stable")
 
 
 def _ngd_update(
@@ -186,7 +186,7 @@ def ngd_momentum(
         still = jax.tree.map(jnp.zeros_like, params)
         return MomentumState(step, cap, momentum, still, jax.tree.map(lambda _: jnp.zeros(()), still))
 
-    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings)
+    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings, isotropic=True)
 
 
 def _momentum_a(

@@ -39,7 +39,7 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
                                      "descend(..., train_head=True)"))  # fmt: skip
         return JointDecayState(jnp.asarray(settings["step"]), jnp.asarray(settings["power"]), jnp.asarray(0))
 
-    return StepRule("joint_decay", init, _joint_decay_update, settings)
+    return StepRule("joint_decay", init, _joint_decay_update, settings, isotropic=True)
 
 
 def _joint_decay_update(
@@ -72,4 +72,5 @@ def joint_total(step: float, *, cap: float = np.inf) -> StepRule:
 
 
 def _renamed(name: str, rule: StepRule) -> StepRule:
-    return StepRule(name, rule.init, rule.update, {k: rule.settings[k] for k in ("step", "cap")})
+    settings = {k: rule.settings[k] for k in ("step", "cap")}
+    return StepRule(name, rule.init, rule.update, settings, isotropic=True)

@@ -41,7 +41,7 @@ def polyak(*, cap: float = np.inf, constant: float = 0.5, floor: float | Literal
         values = (settings["constant"], settings["cap"], 0.0 if automatic else settings["floor"])
         return PolyakState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("polyak", init, _POLYAK_UPDATES[automatic], settings)
+    return StepRule("polyak", init, _POLYAK_UPDATES[automatic], settings, isotropic=True)
 
 
 def _polyak_update(

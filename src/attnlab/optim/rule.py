@@ -24,10 +24,14 @@ class StepRule(optax.GradientTransformationExtraArgs):
 
     `update(updates, state, params=None, *, log_scale=None, **extra)` takes mantissas and, for each leaf (or for all
     at once), the logarithm of its scale; without `log_scale` it is an ordinary optax update.
+
+    An `isotropic` rule sees gradients through their sums and lengths alone. It takes the same steps in any orthonormal
+    coordinates, so that `descend` may choose the cheapest ones.
     """
 
     name: str
     settings: dict[str, Any]
+    isotropic: bool
 
     def __new__(
         cls,
@@ -35,9 +39,11 @@ class StepRule(optax.GradientTransformationExtraArgs):
         init: Callable[[Tree], Tree],
         update: Callable[..., tuple[Tree, Tree]],
         settings: dict[str, Any],
+        *,
+        isotropic: bool = False,
     ) -> StepRule:
         rule = super().__new__(cls, init, update)  # type: ignore[arg-type]
-        rule.name, rule.settings = name, settings
+        rule.name, rule.settings, rule.isotropic = name, settings, isotropic
         return rule
 
     def describe(self) -> dict[str, Any]:

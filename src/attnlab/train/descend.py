@@ -19,11 +19,13 @@ from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, make_problem
 from attnlab.models.evaluate import HeadLike, LossLike
+from attnlab.models.frame import Frame
 from attnlab.models.heads import as_head
 from attnlab.models.losses import as_loss
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
 from attnlab.train.blocks import in_blocks
+from attnlab.train.engine import Engine, choose_engine, into_frame
 from attnlab.train.metrics import UserMetrics, View
 from attnlab.train.program import Reads, advance, largest
 from attnlab.train.schedule import record_steps
@@ -46,6 +48,7 @@ SAME_RUN = (
     "init",
     "init_scale",
     "seed",
+    "engine",
 )
 
 
@@ -81,6 +84,7 @@ def descend(
     stop_misalignment: float | None = None,
     stop_seconds: float | None = None,
     resume: Trajectory | None = None,
+    engine: Engine = "auto",
 ) -> Trajectory:
     """Train attention by full-batch steps and report what happened.
 
@@ -107,6 +111,9 @@ def descend(
         stop_misalignment: stop at the first record where every misalignment is at most this.
         stop_seconds: stop at the first look at the clock after this long.
         resume: a saved run of the same settings to go on from; the result is the same as of one long run.
+        engine: "direct" holds W as a matrix; "kernel" holds its coordinates in the span of the rows x z^T, in which it
+            moves, so that a step costs the same whatever d is. Both take the same steps, to rounding; "auto" chooses
+            the cheaper by the shapes.
 
     Returns:
         A `Trajectory`.
@@ -128,7 +135,7 @@ def descend(
     config = run_config(
         tokens, rule, strict=False, steps=steps, parameterization=parameterization, loss=loss, head=head_,
         train_head=train_head, rank=rank, init=init, init_scale=init_scale, seed=seed, record=record, metrics=metrics,
-        targets=targets, track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds,
+        targets=targets, track=track, stop_misalignment=stop_misalignment, stop_seconds=stop_seconds, engine=engine,
     )  # fmt: skip
     scored = tokens
     if train_head and tokens.v is None:
@@ -136,12 +143,19 @@ def descend(
             raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))
         scored = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
     problem = make_problem(scored, head_)
+    batch, params, directions = (
+        _batched(problem, tokens), _batched(start, tokens), target_directions(targets, tokens, train_head),
+    )  # fmt: skip
+    frame = None
+    if config["engine"] == "kernel":
+        frame, batch, params, directions = into_frame(batch, params, directions, matrices=bool(metrics))
     loop = _Loop(
         model=model,
         rule=rule,
-        problem=_batched(problem, tokens),
+        problem=batch,
+        frame=frame,
         tracked=_batched(tracked_tokens(track, tokens, problem), tokens),
-        targets=target_directions(targets, tokens, train_head),
+        targets=directions,
         user=tuple((metrics or {}).items()),
         single=tokens.trials is None,
         one_query=tokens.K is None,
@@ -154,9 +168,8 @@ def descend(
     schedule = record_steps(record, int(steps))
     if stop_misalignment is not None and not schedule:
         raise InputError(message("`stop_misalignment` is looked at when recording; `record` asks for none."))
-    if resume is None:
-        loop.begin(_batched(start, tokens))
-    else:
+    loop.begin(params)
+    if resume is not None:
         loop.go_on(resume, schedule)
     return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
 
@@ -183,6 +196,7 @@ def run_config(
     every.apply_defaults()
     settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
     settings["head"] = as_head(settings["head"])
+    settings["engine"] = choose_engine(settings["engine"], tokens, rule, settings["parameterization"])
     # Of a foreign rule both halves count: some hold their numbers in the state that `init` makes.
     known = rule if isinstance(rule, StepRule) else {"name": "optax", "init": rule.init, "update": rule.update}
     return fingerprint({"tokens": tokens.digest(), "rule": known, **settings}, strict=strict)
@@ -195,6 +209,7 @@ class _Loop:
     model: AttentionModel
     rule: optax.GradientTransformation
     problem: Problem
+    frame: Frame | None
     tracked: Array
     targets: dict[str, Array]
     user: tuple[tuple[str, Callable[[View], Any]], ...]
@@ -224,15 +239,12 @@ class _Loop:
                 message(f"`resume` stands at step {run.last_step}, past `steps` = {self.config['steps']}.")
             )
 
-        def add_axis(a: np.ndarray) -> np.ndarray:
-            return a[None] if self.single else a
-
-        self.begin({k: add_axis(w) for k, w in run.weights.items()})
         self.step, self.earlier = run.last_step, run.seconds
-        leaves, tree = jax.tree.flatten(self.state)
+        leaves, tree = jax.tree.flatten((self._coordinates(), self.state))
         if [np.shape(a) for a in leaves] != [a.shape for a in run.rule_state]:
             raise InputError(message("`resume` has a rule state of another shape than this rule's."))
-        self.state = tree.unflatten(list(run.rule_state))
+        coordinates, self.state = tree.unflatten(list(run.rule_state))
+        self.params = {k: w[None] if self.single else w for k, w in run.weights.items()} | coordinates
         for i, at in enumerate(run.steps):
             if int(at) in schedule:
                 pick = {k: v[None, i] if self.single else v[:, i] for k, v in run.metrics.items()}
@@ -299,6 +311,10 @@ class _Loop:
         self.step += sum(lengths)
         return found
 
+    def _coordinates(self) -> dict[str, Any]:
+        """What holds W in place of the matrix, from which it could not be found again to the last digit."""
+        return {} if self.frame is None else {"W": self.params["W"]}
+
     def _lost(self) -> bool:
         """Have all trials overflowed?"""
         bad = [~np.isfinite(p).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
@@ -317,14 +333,16 @@ class _Loop:
         def without_axis(a: Any) -> np.ndarray:
             return np.array(a[0] if self.single else a)
 
-        params = self.params
+        params = weights = self.params
+        if self.frame is not None:
+            weights = {**params, "W": self.frame.matrices(params["W"])}
         selected = np.asarray(largest(params, self.problem, self.model))
         names = self.records[0][1] if self.records else {}
         stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
         return Trajectory(
             steps=np.array([at for at, _ in self.records], dtype=np.int64),
             metrics={k: without_axis(v) for k, v in stacked.items()},
-            weights={k: without_axis(v) for k, v in params.items()},
+            weights={k: without_axis(v) for k, v in weights.items()},
             initial=self.start,
             selected=without_axis(selected[..., 0] if self.one_query else selected),
             last_step=self.step,
@@ -332,7 +350,7 @@ class _Loop:
             seconds=self.seconds,
             config=self.config,
             versions=library_versions(),
-            rule_state=tuple(np.asarray(a) for a in jax.tree.leaves(self.state)),
+            rule_state=tuple(np.asarray(a) for a in jax.tree.leaves((self._coordinates(), self.state))),
         )
 
 

@@ -62,7 +62,8 @@ def measure(
     | `margin` | least logit lead of a tracked token over a visible other one |
     | `cosine_NAME`, `misalignment_NAME` | direction of W (or of u, for a vector) against each target |
     """
-    w, W = evaluation.weights, product(params)
+    w, frame = evaluation.weights, problem.frame
+    W = product(params) if frame is None else frame.row(params["W"])
     is_tracked = jnp.arange(w.probs.shape[-1]) == tracked[..., None]
     at_tracked = jnp.sum(jnp.where(is_tracked, w.probs, 0.0), axis=-1)
     lead = jnp.sum(jnp.where(is_tracked, evaluation.logits, 0.0), axis=-1, keepdims=True) - evaluation.logits
@@ -92,6 +93,9 @@ def measure(
         apart = misalignment_of_units(jnp, unit(jnp, jnp.atleast_2d(subject)), jnp.atleast_2d(target))
         found[f"misalignment_{name}"] = apart
         found[f"cosine_{name}"] = 1.0 - apart
+    if frame is not None and user:
+        W = frame.matrix(params["W"])
+        params = {**params, "W": W}
     view = View(params, W, evaluation.logits, w.probs, evaluation.margins)
     taken = [name for name, _ in user if name in found]
     if taken:

@@ -71,7 +71,7 @@ class Trajectory(Trained):
         seconds: time taken, compilation included.
         config: settings and seed, with data and functions as fingerprints.
         versions: of attnlab and of the libraries below it.
-        rule_state: state of the step rule, for continuing.
+        rule_state: state of the step rule, after the coordinates of W where it is held by these; for continuing.
     """
 
     steps: NDArray[np.int64]
