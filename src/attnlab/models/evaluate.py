@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array, Tokens, real_numbers
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, Problem, make_problem
+from attnlab.models.attention import AttentionModel, Problem, ScaledGradient, make_problem
 from attnlab.models.heads import Head, Linear, as_head
 from attnlab.models.losses import Loss, as_loss
 from attnlab.models.precision import in_float64
@@ -57,8 +58,24 @@ def _with_head_vector(tokens: Tokens, params: Mapping[str, Array], head: Head) -
     return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=params["u"], mask=tokens.mask, info=tokens.info)
 
 
-def _over_trials(function: Callable[..., Any], tokens: Tokens) -> Callable[..., Any]:
-    return function if tokens.trials is None else jax.vmap(function)
+@partial(jax.jit, static_argnames=("model", "batch"))
+def _evaluated(model: AttentionModel, params: Any, problem: Problem, batch: bool) -> tuple[Any, ...]:
+    """(objective, sign and log of the excess (None for a trained head), attention weights)."""
+
+    def one(params: Any, problem: Problem) -> tuple[Any, ...]:
+        found = model.evaluate(params, problem)
+        excess = (None, None) if model.train_head else model.excess(problem, found)
+        return model.objective(found), *excess, found.weights.probs
+
+    return (jax.vmap(one) if batch else one)(params, problem)
+
+
+@partial(jax.jit, static_argnames=("model", "batch"))
+def _sloped(model: AttentionModel, params: Any, problem: Problem, batch: bool) -> ScaledGradient:
+    def one(params: Any, problem: Problem) -> ScaledGradient:
+        return model.gradient(params, problem)[0]
+
+    return (jax.vmap(one) if batch else one)(params, problem)
 
 
 @in_float64
@@ -72,7 +89,7 @@ def loss(
     """The training objective `(1/n) sum_i sum_k loss(y_ik h(o_ik))` at `weights` (W, or {"K": .., "Q": ..})."""
     params = check_weights(weights, tokens)
     model, problem = _model(tokens, params, loss, head)
-    return np.asarray(_over_trials(lambda p, q: model.objective(model.evaluate(p, q)), tokens)(params, problem))
+    return np.asarray(_evaluated(model, params, problem, tokens.trials is not None)[0])
 
 
 @in_float64
@@ -94,8 +111,7 @@ def excess_loss(
     model, problem = _model(tokens, params, loss, head)
     if model.train_head:
         raise InputError(message("The excess loss is measured at a fixed head; `weights` holds a trained `u`."))
-    parts = _over_trials(lambda p, q: model.excess(q, model.evaluate(p, q)), tokens)(params, problem)
-    sign, log_size = (np.asarray(part) for part in parts)
+    _, sign, log_size, _ = map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None))
     return np.where(sign < 0, np.nan, log_size) if log else sign * np.exp(log_size)
 
 
@@ -107,7 +123,7 @@ def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> A
     )
     anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
     model, problem = _model(anyhead, params, "correlation", "linear")
-    probs = np.asarray(_over_trials(lambda p, q: model.evaluate(p, q).weights.probs, tokens)(params, problem))
+    probs = np.asarray(_evaluated(model, params, problem, tokens.trials is not None)[-1])
     return probs if tokens.K is not None else probs[..., 0, :]
 
 
@@ -132,6 +148,6 @@ def gradient(
     """
     params = check_weights(weights, tokens)
     model, problem = _model(tokens, params, loss, head)
-    scaled = _over_trials(lambda p, q: model.gradient(p, q)[0], tokens)(params, problem)
+    scaled = _sloped(model, params, problem, tokens.trials is not None)
     to_numpy = {k: np.asarray(v) for k, v in scaled.mantissa.items()}
     return to_numpy, {k: np.asarray(v) for k, v in scaled.log_scale.items()}
