@@ -12,6 +12,7 @@ from attnlab.claims.claim import Claim, Outcome
 from attnlab.claims.scale import Scale
 from attnlab.errors import InputError, message
 from attnlab.store import Store
+from attnlab.store.sources import NUMBERS, sources
 
 # Modules by paper, loaded when asked for; each has a list CLAIMS.
 PAPERS: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,25 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "selection",
             "errata_formulas",
             "errata_convergence",
+        )
+    ),
+    "rates": tuple(
+        f"attnlab.claims.rates.{name}"
+        for name in (
+            "lemmas",
+            "example",
+            "direction",
+            "theorem_5",
+            "polyak",
+            "two_tokens",
+            "step_rules",
+            "starts",
+            "joint_data",
+            "joint_dynamics",
+            "joint_limits",
+            "joint_smoothness",
+            "errata_constants",
+            "joint_errata",
         )
     ),
 }
@@ -114,6 +134,7 @@ def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Ch
         outcome = claim.measure(scale)
         return {}, {"outcome": outcome.to_json(), "seconds": time.perf_counter() - began}
 
-    config = {"id": claim.id, "scale": scale.value, "version": __version__, "measure": claim.measure}
+    config = {"id": claim.id, "scale": scale.value, "version": __version__, "measure": claim.measure,
+              "sources": sources(*NUMBERS, "claims/claim.py", f"claims/{claim.paper}")}  # fmt: skip
     facts = measured()[1] if store is None else store.keep("claim", config, measured, fresh=fresh).facts
     return Checked(claim, Outcome.from_json(facts["outcome"]), scale, facts["seconds"])

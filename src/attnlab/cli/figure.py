@@ -14,12 +14,15 @@ from attnlab.cli.show import compile_cache, one_blas_thread, print_rows, progres
 
 @dataclass(frozen=True)
 class Figures:
-    """Draw figures of the papers from runs of our own: picture, data, and what was seen."""
+    """Draw figures of the papers from runs of our own: picture, data, and what was seen.
+
+    rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names.
+    """
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Which, as svm-5 svm-7 (default: all)."""
+    """Which, as svm-5 rates-2 (default: all that can be made)."""
     paper: str | None = None
-    """All figures of one paper: svm."""
+    """All figures of one paper: svm or rates."""
     list: bool = False
     """Only say what there is."""
     scale: Literal["smoke", "quick", "paper"] = "quick"
@@ -43,8 +46,14 @@ class Figures:
             if self.json:
                 print(json.dumps([figure.about() for figure in wanted]))
             else:
-                print_rows([{"id": f.id, "figure": f.title, "status": "ready"} for f in wanted], "Figures")
+                from rich.markup import escape  # a status may name an extra, as attnlab[digits]
+
+                print_rows([{"id": f.id, "figure": f.title, "status": escape(f.status)} for f in wanted], "Figures")
             return 0
+        if not self.ids:  # of all, those that can be made; one asked for by name is refused with the reason
+            for figure in (f for f in wanted if f.status != "ready"):
+                say(f"{figure.id}  left out: {figure.status}")
+            wanted = [figure for figure in wanted if figure.status == "ready"]
         compile_cache()
         results = []
         for figure in wanted:

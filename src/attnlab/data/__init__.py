@@ -7,8 +7,13 @@
 | `sphere`, `two_clusters` | the sets of *Transformers as Support Vector Machines* |
 | `orthogonal_signal`, `antipodal_signal`, `gaussian_signal`, `two_tokens`, `bad_direction` | of *Implicit Bias and
   Fast Convergence Rates for Self-attention* |
+| `digit_patches` | its digit images among noise: scikit-learn's digits or your MNIST files |
+| `separated_signal` | tokens that truly meet the assumptions of that paper |
+| `gaussian_signal_in_span` | `gaussian_signal` of any dimension, up to 1e300 |
+| `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
 
+from attnlab.data.digits import digit_patches as digit_patches
 from attnlab.data.families import (
     antipodal_signal as antipodal_signal,
     bad_direction as bad_direction,
@@ -18,5 +23,8 @@ from attnlab.data.families import (
     two_clusters as two_clusters,
     two_tokens as two_tokens,
 )
+from attnlab.data.highdim import gaussian_signal_in_span as gaussian_signal_in_span
 from attnlab.data.selection import optimal_tokens as optimal_tokens, scores as scores
+from attnlab.data.separated import separated_signal as separated_signal
+from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span
 from attnlab.data.tokens import Tokens as Tokens

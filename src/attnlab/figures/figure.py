@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.claim import Verdict
+from attnlab.claims.page import listed
 from attnlab.claims.scale import Scale
 from attnlab.data.files import write_npz
 from attnlab.errors import InputError, message
 from attnlab.figures.style import save_figure, styled
 from attnlab.store import Store
+from attnlab.store.sources import NUMBERS, sources
 
 Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
@@ -30,6 +32,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
         f"attnlab.figures.svm.{name}"
         for name in ("plane", "selection", "rank", "alignment", "nonlinear", "mixtures", "lemma6")
     ),
+    "rates": tuple(f"attnlab.figures.rates.{name}" for name in ("signal", "joint", "start", "digits", "planned")),
 }
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000
@@ -61,6 +64,8 @@ class Figure:
         data: (scale, tell) -> (arrays, facts); facts hold settings, seeds, attempts and drops, as plain JSON.
         draw: (arrays, facts) -> a matplotlib figure.
         judge: (arrays, facts) -> what was seen.
+        missing: () -> what must be installed or built before it can be made; empty if nothing.
+        inputs: () -> what decides the data beside code and scale, as the user's own files; plain JSON.
     """
 
     id: str
@@ -69,6 +74,8 @@ class Figure:
     data: Callable[[Scale, Tell], tuple[dict[str, np.ndarray], dict[str, Any]]]
     draw: Callable[[Arrays, Facts], Any]
     judge: Callable[[Arrays, Facts], Finding]
+    missing: Callable[[], str] = lambda: ""
+    inputs: Callable[[], Any] = lambda: None
 
     @property
     def paper(self) -> str:
@@ -77,7 +84,21 @@ class Figure:
 
     def about(self) -> dict[str, Any]:
         """What it is, as plain JSON."""
-        return {"id": self.id, "paper": self.paper, "title": self.title, "status": "ready", "says": self.says}
+        return {"id": self.id, "paper": self.paper, "title": self.title, "status": self.status, "says": self.says}
+
+    @property
+    def status(self) -> str:
+        """ "ready", or what it needs."""
+        return self.missing() or "ready"
+
+
+def planned(*, id: str, title: str, says: str, needs: str) -> Figure:
+    """A figure of a paper that cannot be made yet, and what it needs."""
+
+    def nothing(*_: Any) -> Any:
+        raise InputError(message(f"{id} cannot be made: {needs}."))
+
+    return Figure(id=id, title=title, says=says, data=nothing, draw=nothing, judge=nothing, missing=lambda: needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +166,16 @@ def make(
     from attnlab import __version__
 
     scale, tell = Scale.of(scale), on_part or (lambda done, total, what: None)
+    if missing := figure.missing():
+        raise InputError(message(f"{figure.id} cannot be made: {missing}.", "attnlab figure --list"))
 
     def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         began = time.perf_counter()
         arrays, facts = figure.data(scale, tell)
         return arrays, {**facts, "seconds": time.perf_counter() - began}
 
-    config = {"id": figure.id, "scale": scale.value, "version": __version__, "data": figure.data}
+    config = {"id": figure.id, "scale": scale.value, "version": __version__, "data": figure.data,
+              "inputs": figure.inputs(), "sources": sources(*NUMBERS, f"figures/{figure.paper}")}  # fmt: skip
     if store is None:
         arrays, facts = computed()
     else:
@@ -191,10 +215,6 @@ def _write_csv(path: Path, arrays: Arrays) -> None:
 
 def _note(made: Made) -> str:
     """A page about the figure."""
-
-    def lines(values: Mapping[str, Any]) -> str:
-        return "\n".join(f"- {key.replace('_', ' ')}: {_short(value)}" for key, value in values.items()) or "- none"
-
     return f"""# {made.figure.id}: {made.figure.title}
 
 ![{made.figure.title}]({made.figure.id}.png)
@@ -207,19 +227,9 @@ def _note(made: Made) -> str:
 
 ## Numbers
 
-{lines(made.finding.numbers)}
+{listed(made.finding.numbers)}
 
 ## Settings, attempts and drops (scale {made.scale.value}, {made.seconds:.1f} s)
 
-{lines({k: v for k, v in made.facts.items() if k != "seconds"})}
+{listed({k: v for k, v in made.facts.items() if k != "seconds"})}
 """
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(_short(v) for v in value)
-    if isinstance(value, Mapping):
-        return "; ".join(f"{k}: {_short(v)}" for k, v in value.items())
-    return str(value)

@@ -150,7 +150,7 @@ class AttentionModel:
             slope = sign * jnp.exp(log_slope - scale)
             mantissa["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, self.outputs(problem, w.probs))
             log_scale["u"] = scale
-        normal = {name: _unit_scale(mantissa[name], log_scale[name]) for name in params}
+        normal = {name: unit_scale(mantissa[name], log_scale[name]) for name in params}
         gradient = ScaledGradient({k: m for k, (m, _) in normal.items()}, {k: s for k, (_, s) in normal.items()})
         return gradient, Evaluation(logits, w, margins)
 
@@ -221,7 +221,7 @@ def _finite(log_scale: Array) -> Array:
     return jnp.where(jnp.isneginf(log_scale), 0.0, log_scale)
 
 
-def _unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
+def unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
     """Move the size of the largest entry into the scale, so that squares neither overflow nor underflow."""
     size = jnp.max(jnp.abs(mantissa))
     divisor = jnp.where(size > 0, size, 1.0)

@@ -8,6 +8,11 @@
 | `local_cone`, `in_cone` | the neighbourhood of a max-margin direction that descent does not leave |
 | `barrier`, `in_barrier_cone`, `default_eps`, `score_sides` | the cone of the local regularization path |
 | `lipschitz_constants`, `loss_constants` | how fast the gradient can change |
+| `rate_constants` | Lambda, B, the score gaps and what the rates make of them |
+| `assumption_1`, `assumption_2`, `initialization` | nearly orthogonal tokens, equal scores, a small start |
+| `condition_1`, `JointModel` | what joint training of head and attention asks for |
+| `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |
+| `fit_rate`, `compare_families` | how fast does a curve fall? |
 """
 
 from attnlab.theory.assumptions import (
@@ -27,6 +32,20 @@ from attnlab.theory.cones import (
     in_cone as in_cone,
     local_cone as local_cone,
     score_sides as score_sides,
+)
+from attnlab.theory.fast_rates import bounds as rate_bounds  # noqa: F401
+from attnlab.theory.fast_rates.constants import RateConstants as RateConstants, rate_constants as rate_constants
+from attnlab.theory.fast_rates.joint import JointModel as JointModel, condition_1 as condition_1
+from attnlab.theory.fast_rates.orthogonality import (
+    assumption_1 as assumption_1,
+    assumption_2 as assumption_2,
+    initialization as initialization,
+)
+from attnlab.theory.fitting import (
+    FamilyComparison as FamilyComparison,
+    RateFit as RateFit,
+    compare_families as compare_families,
+    fit_rate as fit_rate,
 )
 from attnlab.theory.geometry import (
     LocallyOptimalSelections as LocallyOptimalSelections,

@@ -1,0 +1,1 @@
+"""Claims of *Implicit Bias and Fast Convergence Rates for Self-attention*."""

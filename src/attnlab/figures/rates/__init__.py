@@ -1,0 +1,1 @@
+"""Figures of *Implicit Bias and Fast Convergence Rates for Self-attention*."""
