@@ -7,7 +7,7 @@ import pytest
 
 import attnlab as al
 from attnlab.data.highdim import gaussian_signal_in_span
-from attnlab.theory import joint
+from attnlab.theory.fast_rates import joint
 from attnlab.theory.fast_rates.joint import JointModel, condition_1
 
 FIGURE_3 = JointModel(n=10, d=100, alpha=3.0, rho=0.1)
