@@ -15,7 +15,7 @@ import pytest
 import attnlab as al
 from attnlab.train import Status, log_spaced
 
-descend_module = sys.modules["attnlab.train.descend"]
+CLOCKS = [sys.modules[f"attnlab.train.{name}"] for name in ("descend", "loop")]
 # One shape for most tests, so that they share compiled programs.
 TOKENS = al.data.sphere(n=3, T=4, d=5, seed=2, trials=3)
 TARGET = np.arange(25.0).reshape(5, 5) - 7.0
@@ -68,7 +68,8 @@ def ticking(monkeypatch):
         now[0] += 1.0
         return now[0]
 
-    monkeypatch.setattr(descend_module, "time", SimpleNamespace(perf_counter=read))
+    for module in CLOCKS:
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=read))
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 | `LOSSES`, `Loss`, `as_loss` | logistic, exponential, correlation, or your own function |
 | `AttentionModel`, `Problem` | one layer with weights W or (K, Q); its loss, excess loss and scaled gradient |
 | `loss`, `excess_loss`, `gradient` | the same for NumPy users, on `Tokens` |
+| `MultiHead` | many heads with a decoder each: output, loss, gradient, Hessian products |
 """
 
 from attnlab.models.attention import (
@@ -31,5 +32,6 @@ from attnlab.models.heads import (
     as_head as as_head,
 )
 from attnlab.models.losses import LOSSES as LOSSES, Loss as Loss, as_loss as as_loss
+from attnlab.models.multihead import MultiHead as MultiHead
 from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.softmax import softmax as softmax

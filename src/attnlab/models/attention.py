@@ -182,6 +182,16 @@ class AttentionModel:
         total = jnp.sum(sign * jnp.exp(logs - top))
         return jnp.sign(total), top + jnp.log(jnp.abs(total)) - jnp.log(float(n))
 
+    def log_excess(self, problem: Problem, evaluation: Evaluation) -> Array:
+        """log of the objective above its floor: with all attention on the best tokens, or zero if the head is trained.
+
+        NaN below the floor, which a head that prefers mixtures can reach.
+        """
+        if self.train_head:
+            return self.log_objective(evaluation)
+        sign, log_size = self.excess(problem, evaluation)
+        return jnp.where(sign < 0, jnp.nan, log_size)
+
     def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
         """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
         if self.linear:

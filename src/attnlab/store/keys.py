@@ -13,7 +13,7 @@ from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 
 # Raise it when the meaning of stored files changes: older runs are then not found any more.
-FORMAT = 1
+FORMAT = 2
 FREE = "stop_seconds"  # the one setting of `descend` that decides when it pauses, not what it computes
 
 

@@ -97,10 +97,15 @@ def measure(
         W = frame.matrix(params["W"])
         params = {**params, "W": W}
     view = View(params, W, evaluation.logits, w.probs, evaluation.margins)
+    check_names(user, found)
+    return found | {name: function(view) for name, function in user}
+
+
+def check_names(user: tuple[tuple[str, Callable[..., Any]], ...], found: Mapping[str, Any]) -> None:
+    """Refuse a metric that is recorded already."""
     taken = [name for name, _ in user if name in found]
     if taken:
         raise InputError(message(f"`metrics` names {taken[0]!r}, which is recorded already.", "choose another name"))
-    return found | {name: function(view) for name, function in user}
 
 
 def _norm(array: Array) -> Array:

@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.models.attention import AttentionModel, Problem
-from attnlab.train.metrics import View, measure
+from attnlab.train.metrics import View
 
 # How a rule takes gradients: as mantissa and log-scale; plain with the loss as extra argument; plain.
 Reads = Literal["scaled", "extra", "plain"]
 
 
-@partial(jax.jit, static_argnames=("model", "update", "reads", "user", "recording"))
+@partial(jax.jit, static_argnames=("model", "measure", "update", "reads", "user", "recording"))
 def advance(
-    problem: Problem,
+    problem: Any,
     params: Any,
     state: Any,
     tracked: Any,
@@ -26,7 +26,8 @@ def advance(
     lengths: Any,
     count: Any,
     *,
-    model: AttentionModel,
+    model: Any,
+    measure: Callable[..., dict[str, Any]],
     update: Callable[..., Any],
     reads: Reads,
     user: tuple[tuple[str, Callable[[View], Any]], ...],
@@ -37,30 +38,24 @@ def advance(
     One program for any schedule: both the number of steps and the number of records are arguments.
     """
 
-    def propose(problem: Problem, params: Any, state: Any) -> tuple[Any, ...]:
+    def propose(problem: Any, params: Any, state: Any) -> tuple[Any, ...]:
         gradient, evaluation = model.gradient(params, problem)
         if reads == "plain":
             moves, state = update(gradient.value(), state, params)
         elif reads == "extra":
             moves, state = update(gradient.value(), state, params, value=model.objective(evaluation))
         else:
-            if model.train_head:
-                log_excess = model.log_objective(evaluation)
-            else:
-                sign, log_excess = model.excess(problem, evaluation)
-                log_excess = jnp.where(sign < 0, jnp.nan, log_excess)
-            value = model.objective(evaluation)
             moves, state = update(
                 gradient.mantissa,
                 state,
                 params,
                 log_scale=gradient.log_scale,
-                log_excess=log_excess,
-                value=value,
+                log_excess=model.log_excess(problem, evaluation),
+                value=model.objective(evaluation),
             )
         return moves, state, gradient, evaluation
 
-    def trial(problem: Problem, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def trial(problem: Any, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
         def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             params, state = carry
             moves, state, *_ = propose(problem, params, state)

@@ -65,7 +65,9 @@ class Trajectory(Trained):
         metrics: name -> values, (R,) or (trials, R); see `attnlab.train.metrics.measure` for the names.
         weights: final {"W"} or {"K", "Q"}, and {"u"} if the head was trained.
         initial: the same at step 0.
-        selected: token with the largest attention weight at the end, (n,) or (n, K), after the trial axis.
+        selected: token with the largest attention weight at the end, (n,) or (n, K), after the trial axis; of every
+            group of heads and every query, (G, n, T), for a model of several heads.
+        trials: length of the trial axis, or None without one.
         last_step: the step at which `weights` stand.
         status: why the run ended.
         seconds: time taken, compilation included.
@@ -79,6 +81,7 @@ class Trajectory(Trained):
     weights: Mapping[str, Array]
     initial: Mapping[str, Array]
     selected: NDArray[np.intp]
+    trials: int | None
     last_step: int
     status: Status
     seconds: float
@@ -90,13 +93,6 @@ class Trajectory(Trained):
     def u(self) -> Array:
         """The trained head (d,)."""
         return self._weight("u")
-
-    @property
-    def trials(self) -> int | None:
-        """Length of the trial axis, or None without one."""
-        w = next(iter(self.weights.values()))
-        plain = 1 if next(iter(self.weights)) == "u" else 2
-        return w.shape[0] if w.ndim > plain else None
 
     @property
     def diverged(self) -> NDArray[np.bool_]:
@@ -123,6 +119,7 @@ class Trajectory(Trained):
         arrays |= {f"rule_state/{i}": leaf for i, leaf in enumerate(self.rule_state)}
         facts = {
             "kind": "trajectory",
+            "trials": self.trials,
             "last_step": self.last_step,
             "status": self.status.name,
             "seconds": self.seconds,
@@ -152,6 +149,7 @@ class Trajectory(Trained):
         return cls(
             steps=arrays["steps"],
             selected=arrays["selected"],
+            trials=facts["trials"],
             last_step=facts["last_step"],
             status=Status[facts["status"]],
             seconds=facts["seconds"],
