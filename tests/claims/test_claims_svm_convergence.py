@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 import attnlab as al
 from attnlab.claims import Scale, Verdict, check
+from attnlab.claims.matrices import inner, unit
 from attnlab.claims.svm import (
     dynamics,
     errata_convergence,
@@ -63,7 +64,7 @@ def test_downhill_far_on_the_wrong_side():
     assert (size > 1e-3).all()
     assert log_scale.min() < -1000
     best = al.solve_margins(tokens, al.optimal_tokens(tokens)).W
-    assert (dynamics.inner(direction, best) > 0).all()
+    assert (inner(direction, best) > 0).all()
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1])
@@ -170,7 +171,7 @@ def test_first_step_bounds_notice_a_wrong_constant(monkeypatch):
 def test_lemma_11_notices_another_direction(monkeypatch):
     assert first_step.lemma_11(Scale.SMOKE).verdict is Verdict.HOLDS
     real = first_step.downhill
-    monkeypatch.setattr(first_step, "downhill", lambda tokens, W: (dynamics.unit(W), real(tokens, W)[1]))
+    monkeypatch.setattr(first_step, "downhill", lambda tokens, W: (unit(W), real(tokens, W)[1]))
     assert first_step.lemma_11(Scale.SMOKE).verdict is Verdict.FAILS
 
 
@@ -184,7 +185,7 @@ def with_other_axes(seeds):
     found = real_basins(seeds)
     rng = np.random.default_rng(0)
     size = np.linalg.norm(found.axis, axis=(-2, -1), keepdims=True)
-    return found._replace(axis=found.axis + 0.5 * size * dynamics.unit(rng.standard_normal(found.axis.shape)))
+    return found._replace(axis=found.axis + 0.5 * size * unit(rng.standard_normal(found.axis.shape)))
 
 
 real_basins = local_convergence.basins

@@ -10,6 +10,7 @@
 | `digit_patches` | its digit images among noise: scikit-learn's digits or your MNIST files |
 | `separated_signal` | tokens that truly meet the assumptions of that paper |
 | `gaussian_signal_in_span` | `gaussian_signal` of any dimension, up to 1e300 |
+| `tokenized_mixture`, `planted` | of *On the Optimization and Generalization of Multi-head Attention* |
 | `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
 
@@ -24,6 +25,7 @@ from attnlab.data.families import (
     two_tokens as two_tokens,
 )
 from attnlab.data.highdim import gaussian_signal_in_span as gaussian_signal_in_span
+from attnlab.data.mixture import planted as planted, tokenized_mixture as tokenized_mixture
 from attnlab.data.selection import optimal_tokens as optimal_tokens, scores as scores
 from attnlab.data.separated import separated_signal as separated_signal
 from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span

@@ -79,13 +79,18 @@ def _basis(tokens: Tokens) -> Array:
     """Orthonormal columns that span tokens, queries and v of one data set, (d, r)."""
     d = tokens.d
     parts = [tokens.x.reshape(-1, d), tokens.z.reshape(-1, d)] + ([] if tokens.v is None else [tokens.v[None]])
-    rows = np.concatenate(parts)
-    # Unit rows, so that short tokens count as much as long ones in what rank is.
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    _, sizes, directions = np.linalg.svd(rows, full_matrices=False)
-    kept = sizes > max(rows.shape) * np.finfo(np.float64).eps * sizes[0]
-    return directions[: max(1, int(kept.sum()))].T
+    basis = spanning(np.concatenate(parts))
+    return basis if basis.shape[1] else np.eye(d)[:, :1]
+
+
+def spanning(vectors: Array) -> Array:
+    """An orthonormal basis of the span of some row vectors, each taken at its own scale, as columns (d, rank)."""
+    sizes = np.abs(vectors).max(axis=1, initial=0.0)
+    if not sizes.any():
+        return np.zeros((vectors.shape[1], 0))
+    scaled = vectors[sizes > 0] / sizes[sizes > 0, None]
+    _, singular, right = np.linalg.svd(scaled, full_matrices=False)
+    return right[singular > 1e-15 * max(scaled.shape) * singular[0]].T
 
 
 def _coordinates(array: Array, basis: Array) -> Array:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy.linalg import lstsq
 from scipy.optimize import minimize
 
+from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
-from attnlab.svm.rows import Rows, check_scale, span
+from attnlab.svm.rows import Rows, check_scale
 
 # Rounds of the augmented Lagrangian, and the violation at which it hands over to Newton's method.
 ROUNDS, NEAR = 40, 1e-5
@@ -60,7 +61,7 @@ class Factors:
         p, q = rows.p, rows.queries
         longest = np.abs(p).max(), np.abs(q).max()
         p, q = p / longest[0], q / longest[1]
-        left, right = span(p), span(q)
+        left, right = spanning(p), spanning(q)
         return cls(p @ left, (q @ right)[rows.query], left, right, float(longest[0] * longest[1]))
 
     def values(self, both: Array) -> Array:

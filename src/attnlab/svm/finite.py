@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.data.span import spanning
 from attnlab.data.tokens import Array, Tokens, real_numbers
 from attnlab.errors import InputError, message
 from attnlab.svm.generalized import check_kept
-from attnlab.svm.rows import span
 from attnlab.train.alignment import misalignment
 
 # Log-ratios that no W fits better than this, relative to the largest of them, are not those of an attention map.
@@ -139,7 +139,7 @@ def _least_solution(p: Array, queries: Array, query: NDArray[np.intp], target: A
     row = (far / sizes[0]) * (near / sizes[1])
     p = p / far[:, None]
     q = queries[query] / near[:, None]
-    U, V = span(p), span(queries[np.unique(query)])
+    U, V = spanning(p), spanning(queries[np.unique(query)])
     left, right = p @ U, q @ V
     shape = (left.shape[1], right.shape[1])
     with np.errstate(over="ignore", divide="ignore"):

@@ -28,13 +28,14 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessIssue]
 
+from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.corners import solve_by_corners
 from attnlab.svm.dual import least_distance
 from attnlab.svm.frobenius import solve_rows
 from attnlab.svm.norms import Norm
-from attnlab.svm.rows import Rows, check_tolerance, span
+from attnlab.svm.rows import Rows, check_tolerance
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-7
@@ -107,7 +108,7 @@ class _Problem:
         d = rows.p.shape[1]
         # Projecting W onto these spans keeps every constraint and, in an invariant norm, does not lengthen W.
         invariant = norm.rotation_invariant
-        self.U, self.V = (span(left), span(right)) if invariant else (np.eye(d), np.eye(d))
+        self.U, self.V = (spanning(left), spanning(right)) if invariant else (np.eye(d), np.eye(d))
         self.left, self.right = (left @ self.U, right @ self.V) if invariant else (left, right)
         self.bound = 1.0 / (self.norms[self.above] * self.scale)
         self.W = self.U.T @ (start.W / self.scale) @ self.V

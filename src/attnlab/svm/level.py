@@ -17,12 +17,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.certificate import certify, infeasible, unconstrained, without_solution
 from attnlab.svm.dual import active_set
 from attnlab.svm.linear import linear_margin
-from attnlab.svm.rows import Rows, check_scale, span
+from attnlab.svm.rows import Rows, check_scale
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 # More numbers than this are not written out.
@@ -131,7 +132,7 @@ def _written_out(rows: Rows) -> tuple[Array, Array, Array]:
     long, far = np.linalg.norm(rows.p, axis=1), np.linalg.norm(rows.queries, axis=1)
     left = rows.p / np.where(long > 0, long, 1.0)[:, None]
     right = rows.queries / np.where(far > 0, far, 1.0)[:, None]
-    U, V = span(rows.p), span(rows.queries)
+    U, V = spanning(rows.p), spanning(rows.queries)
     if len(rows) * U.shape[1] * V.shape[1] > WRITTEN_OUT:
         raise InputError(
             message(

@@ -22,12 +22,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
 from attnlab.svm.frobenius import solve_rows
 from attnlab.svm.interior import Stack
 from attnlab.svm.optima import Certified, examine
 from attnlab.svm.polish import SHARP, least_nuclear
-from attnlab.svm.rows import Rows, check_scale, check_tolerance, span
+from attnlab.svm.rows import Rows, check_scale, check_tolerance
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-8
@@ -84,7 +85,7 @@ class _Reduced:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.used = rows, _independent(rows)
         self.part = rows if len(self.used) == len(rows) else rows.part(self.used)
-        self.left, self.right = span(self.part.p), span(self.part.queries)
+        self.left, self.right = spanning(self.part.p), spanning(self.part.queries)
         unit = self.part.unit()
         free = np.zeros(len(unit), dtype=bool) if unit.equal is None else unit.equal
         bound = np.where(free, 0.0, 1.0 / self.part.norms)

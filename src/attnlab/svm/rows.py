@@ -131,16 +131,6 @@ class Rows:
         return full.reshape(self.shape)
 
 
-def span(vectors: Array) -> Array:
-    """An orthonormal basis of the span of some row vectors, each taken at its own scale, as columns (d, rank)."""
-    sizes = np.abs(vectors).max(axis=1, initial=0.0)
-    if not sizes.any():
-        return np.zeros((vectors.shape[1], 0))
-    scaled = vectors[sizes > 0] / sizes[sizes > 0, None]
-    _, singular, right = np.linalg.svd(scaled, full_matrices=False)
-    return right[singular > 1e-15 * max(scaled.shape) * singular[0]].T
-
-
 def check_tolerance(tolerance: float) -> None:
     """Refuse a tolerance that no gap could be compared with."""
     if not (isinstance(tolerance, int | float | np.floating) and tolerance >= 0):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.claims.claim import Claim, Outcome, erratum, within
+from attnlab.claims.matrices import inner
 from attnlab.claims.rates.instances import (
     FIGURE_2,
     Family,
@@ -15,7 +16,6 @@ from attnlab.claims.rates.instances import (
     downhill,
     families,
     family_of,
-    inner,
     leads,
     logits_of,
     run,

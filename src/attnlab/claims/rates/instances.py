@@ -302,8 +302,3 @@ def random_weights(data: Family, count: int, *, seed: int = 0) -> Array:
     W = W + near[:, None, None] * data.unit_target[:, None] * rng.uniform(0.0, 10.0, (data.trials, count, 1, 1))
     W /= np.linalg.norm(W, axis=(-2, -1), keepdims=True)
     return W * np.geomspace(0.01, 300.0, count)[rng.permutation(count)][:, None, None]
-
-
-def inner(a: Array, b: Array) -> Array:
-    """<a, b> of matrices."""
-    return np.einsum("...ij,...ij->...", a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnlab.claims.claim import Claim, Outcome, within
+from attnlab.claims.matrices import inner
 from attnlab.claims.rates.instances import (
     DENSE,
     FIGURE_2,
@@ -14,7 +15,6 @@ from attnlab.claims.rates.instances import (
     families,
     family_of,
     followed,
-    inner,
     leads,
     logits_of,
     random_weights,

@@ -138,13 +138,3 @@ def downhill(tokens: Tokens, W: Array) -> tuple[Array, Array]:
     weight = weight * loss_slopes(tokens, W)[..., None] / tokens.n
     gathered = np.einsum("...np,...npd->...nd", weight, tokens.x[..., first, :] - tokens.x[..., second, :])
     return np.einsum("...nd,...ne->...de", gathered, tokens.z), log_scale
-
-
-def inner(a: Array, b: Array) -> Array:
-    """<a, b> over the last two axes."""
-    return np.einsum("...ij,...ij->...", a, b)
-
-
-def unit(a: Array) -> Array:
-    """Divided by the Frobenius norm over the last two axes."""
-    return a / np.linalg.norm(a, axis=(-2, -1), keepdims=True)

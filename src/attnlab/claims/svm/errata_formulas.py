@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnlab.claims.claim import Claim, Outcome, Verdict, erratum, within
+from attnlab.claims.matrices import inner, length
 from attnlab.claims.scale import Scale
 from attnlab.claims.svm.landscape import (
     ASSUMPTION_B,
@@ -14,7 +15,7 @@ from attnlab.claims.svm.landscape import (
     loss_falls_toward_the_max_margin_direction,
 )
 from attnlab.claims.svm.limits import Followed, followed, least_leads, path_radii, promised_deficit
-from attnlab.claims.svm.samples import SIZES, TRIALS, all_support, equal_others, inner, length, slopes
+from attnlab.claims.svm.samples import SIZES, TRIALS, all_support, equal_others, slopes
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.data.tokens import Array
 from attnlab.models import gradient, loss

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnlab.claims.claim import Claim, Outcome, erratum, within
+from attnlab.claims.matrices import inner, unit
 from attnlab.claims.scale import Scale
-from attnlab.claims.svm.dynamics import downhill, ends, inner, leads_of, margins_of, unit, with_unit_radius
+from attnlab.claims.svm.dynamics import downhill, ends, leads_of, margins_of, with_unit_radius
 from attnlab.claims.svm.sandwich import Sandwich, sandwich
 from attnlab.data import Tokens, optimal_tokens, scores, sphere
 from attnlab.data.tokens import Array

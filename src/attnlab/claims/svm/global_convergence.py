@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.claim import Claim, Outcome, Verdict, erratum, within
+from attnlab.claims.matrices import inner, unit
 from attnlab.claims.scale import Scale
 from attnlab.claims.svm.dynamics import (
     STEP,
@@ -15,13 +16,11 @@ from attnlab.claims.svm.dynamics import (
     downhill,
     ends,
     equal_score_data,
-    inner,
     leads_of,
     margins_of,
     slack_of_b2,
     stacked,
     trap,
-    unit,
 )
 from attnlab.data import Tokens, optimal_tokens, scores
 from attnlab.data.tokens import Array

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.claims.claim import Claim, Outcome, within
+from attnlab.claims.matrices import inner, length
 from attnlab.claims.scale import Scale
 from attnlab.claims.svm.samples import (
     SIZES,
@@ -16,8 +17,6 @@ from attnlab.claims.svm.samples import (
     Sample,
     all_support,
     equal_others,
-    inner,
-    length,
     score_gaps,
     slopes,
     with_unit_constant,

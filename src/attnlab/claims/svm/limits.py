@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from attnlab.claims.claim import Claim, Outcome, within
+from attnlab.claims.matrices import inner
 from attnlab.claims.scale import Scale
-from attnlab.claims.svm.samples import inner, score_gaps
+from attnlab.claims.svm.samples import score_gaps
 from attnlab.data import Tokens, optimal_tokens, scores, sphere
 from attnlab.data.tokens import Array
 from attnlab.models import gradient

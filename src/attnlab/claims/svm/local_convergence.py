@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.claims.claim import Claim, Outcome, Verdict, erratum, within
+from attnlab.claims.matrices import inner, unit
 from attnlab.claims.scale import Scale
-from attnlab.claims.svm.dynamics import STEP, downhill, ends, inner, leads_of, unit, with_unit_radius
+from attnlab.claims.svm.dynamics import STEP, downhill, ends, leads_of, with_unit_radius
 from attnlab.claims.svm.sandwich import Sandwich, sandwich
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.data.tokens import Array

@@ -104,13 +104,3 @@ def with_unit_constant(tokens: Tokens) -> Tokens:
     assert tokens.trials is not None
     constants = np.array([lipschitz_constants(tokens[i]).W for i in range(tokens.trials)])
     return Tokens(x=tokens.x, z=tokens.z / np.sqrt(constants)[:, None, None], y=tokens.y, v=tokens.v)
-
-
-def inner(a: Array, b: Array) -> Array:
-    """<a, b> of each pair of matrices."""
-    return np.einsum("...ij,...ij->...", a, b)
-
-
-def length(a: Array) -> Array:
-    """Frobenius norm of each matrix."""
-    return np.sqrt(inner(a, a))

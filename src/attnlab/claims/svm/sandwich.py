@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.claims.svm.dynamics import downhill, inner, loss_slopes, margins_of
+from attnlab.claims.matrices import inner
+from attnlab.claims.svm.dynamics import downhill, loss_slopes, margins_of
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
 
