@@ -143,3 +143,9 @@ def test_rules_that_see_single_entries_are_refused(options):
         al.descend(al.data.sphere(), steps=1, engine="kernel", **options)
     with pytest.raises(InputError, match="`engine`"):
         al.descend(al.data.sphere(), al.ngd(0.1), steps=1, engine="fast")
+
+
+def test_a_record_at_every_step_of_a_long_run():
+    steps = 12_000
+    run = al.descend(al.data.two_tokens(), al.ngd(0.1), steps=steps, record=range(steps + 1), init="zeros")
+    np.testing.assert_allclose(run.metrics["norm"], 0.1 * np.arange(steps + 1), rtol=1e-9)

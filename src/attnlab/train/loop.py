@@ -116,8 +116,9 @@ class Loop:
             raise InputError(message("`resume` has a rule state of another shape than this rule's."))
         exact, self.state = tree.unflatten(list(run.rule_state))
         self.params = {k: w[None] if self.trials is None else w for k, w in run.weights.items()} | exact
+        wanted = set(schedule)
         for i, at in enumerate(run.steps):
-            if int(at) in schedule:
+            if int(at) in wanted:
                 pick = {k: v[None, i] if self.trials is None else v[:, i] for k, v in run.metrics.items()}
                 self.records.append((int(at), pick))
 
@@ -129,7 +130,7 @@ class Loop:
         stop_misalignment: float | None,
         stop_seconds: float | None,
     ) -> Trajectory:
-        done = {at for at, _ in self.records}
+        done, wanted = {at for at, _ in self.records}, set(schedule)
         ahead = sorted(({at for at in schedule if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
@@ -143,11 +144,12 @@ class Loop:
             lap = time.perf_counter()
             found = self._advance(lengths, together, recording=bool(schedule))
             lap = time.perf_counter() - lap
-            look = max(1, int(look * min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))))
+            pace = min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))
+            look = max(1, int(min(look * pace, steps)))  # a run of many records need not ever use up its look
             for i, at in enumerate(self.step - sum(lengths) + np.cumsum(lengths)):
                 if at == ahead[0]:
                     ahead.pop(0)
-                    if at in schedule:
+                    if at in wanted:
                         self.records.append((int(at), {k: v[:, i] for k, v in found.items()}))
             if on_step is not None:
                 on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
