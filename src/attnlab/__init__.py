@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnlab.optim import (
         adam as adam,
         gd as gd,
+        heavy_ball as heavy_ball,
         joint_decay as joint_decay,
         joint_separate as joint_separate,
         joint_total as joint_total,
@@ -67,7 +68,7 @@ _NAMES = {
     "attnlab.data": ("Tokens", "scores", "optimal_tokens"),
     "attnlab.errors": ("AttnlabError", "InfeasibleSelection", "InputError", "StoreError"),
     "attnlab.optim": (
-        "gd", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
+        "gd", "heavy_ball", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
     ),
     "attnlab.train": ("descend", "flow", "regularization_path", "Trajectory", "cosine", "misalignment"),
     "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),

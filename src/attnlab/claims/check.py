@@ -50,6 +50,22 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "joint_errata",
         )
     ),
+    "multihead": tuple(
+        f"attnlab.claims.multihead.{name}"
+        for name in (
+            "gradients",
+            "curvature",
+            "theorem_1",
+            "dynamics",
+            "tangent",
+            "realizable",
+            "generalization",
+            "first_phase",
+            "two_phases",
+            "mixture_margins",
+            "saturation",
+        )
+    ),
 }
 
 

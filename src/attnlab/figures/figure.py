@@ -33,6 +33,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
         for name in ("plane", "selection", "rank", "alignment", "nonlinear", "mixtures", "lemma6")
     ),
     "rates": tuple(f"attnlab.figures.rates.{name}" for name in ("signal", "joint", "start", "digits", "planned")),
+    "multihead": tuple(f"attnlab.figures.multihead.{name}" for name in ("mixture", "planted", "planned")),
 }
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000

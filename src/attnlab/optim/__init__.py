@@ -6,6 +6,7 @@
 | `ngd(step, cap=)` | normalized: step / norm of the gradient, at most `cap` |
 | `ngd_momentum(step, momentum=, form=)` | normalized with momentum, two forms |
 | `polyak(cap=, constant=, floor=)` | constant * (loss - floor) / squared norm |
+| `heavy_ball(step, momentum=)` | gradient descent with momentum |
 | `adam(step)` | Adam |
 | `joint_decay(step)`, `joint_separate(step)`, `joint_total(step)` | head and attention trained together |
 
@@ -19,5 +20,6 @@ from attnlab.optim.joint import (
     joint_separate as joint_separate,
     joint_total as joint_total,
 )
+from attnlab.optim.momentum import heavy_ball as heavy_ball
 from attnlab.optim.polyak import polyak as polyak
 from attnlab.optim.rule import StepRule as StepRule

@@ -12,6 +12,7 @@
 | `assumption_1`, `assumption_2`, `initialization` | nearly orthogonal tokens, equal scores, a small start |
 | `condition_1`, `JointModel` | what joint training of head and attention asks for |
 | `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |
+| `attnlab.theory.multihead` | bounds, margins and reports for multi-head attention (a package) |
 | `fit_rate`, `compare_families` | how fast does a curve fall? |
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp
 
 from attnlab.claims.claim import Claim, Outcome, erratum, within
 from attnlab.claims.rates.instances import (
@@ -139,7 +138,7 @@ def every_small_start_is_alike(scale: Scale) -> Outcome:
             found = followed(data, ngd(step), start, [0, steps])
             worst, judged = max(worst, float(found.metrics["misalignment_target"][:, -1].max())), judged + data.trials
             logits = found.metrics["logits"][:, 0]
-            attention = np.exp(logits - logsumexp(logits, axis=-1, keepdims=True))
+            attention = np.exp(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
             departures[f"{data.name}, {name}"] = float(np.abs(attention - 1.0 / data.tokens.T).max())
             slack |= start_slack(data, start, step, logits)
         slack |= data.slack()

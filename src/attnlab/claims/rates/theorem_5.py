@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from attnlab.claims.claim import Claim, Outcome, Verdict, erratum, within
 from attnlab.claims.rates.instances import FIGURE_2, Run, families, family_of, leads, run
@@ -103,7 +102,7 @@ def misalignment_falls_as_the_square_of_time(scale: Scale) -> Outcome:
 
 def attention_excess(logits: Array, best: NDArray[np.intp], promised: Array) -> Array:
     """log of (1 - phi)/phi over that of the promised (T - 1) e^-x, per sequence: at most 0 where Lemma 8 holds."""
-    return logsumexp(-leads(logits, best), axis=-1) - np.log(logits.shape[-1] - 1.0) + promised[..., None]
+    return np.logaddexp.reduce(-leads(logits, best), axis=-1) - np.log(logits.shape[-1] - 1.0) + promised[..., None]
 
 
 def attention_saturates_at_the_explicit_rate(scale: Scale) -> Outcome:

@@ -1,0 +1,1 @@
+"""Claims of *On the Optimization and Generalization of Multi-head Attention*."""

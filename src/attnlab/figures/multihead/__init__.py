@@ -1,0 +1,1 @@
+"""Figures of *On the Optimization and Generalization of Multi-head Attention*."""

@@ -1,0 +1,225 @@
+"""The tangent kernel of multi-head attention, and the best margin of the model linearized at its start.
+
+Property P3 of *On the Optimization and Generalization of Multi-head Attention* asks for a direction of norm sqrt(2)
+along which every output, linearized, moves towards its label by gamma. The best gamma is a hard-margin problem on the
+gradients of the outputs. With `A = softmax(x W x^T)`, `Q = U x^T` and `D = A (Q - rowsum(A Q))`, entry by entry, the
+gradient of one head is `A x` by U and `x^T D x` by W; of H heads, each is divided by sqrt(H).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.multihead import Decoder, MultiHead
+from attnlab.svm.linear import HardMargin, kernel_margin
+from attnlab.theory.multihead.margins import attention_of
+
+# Numbers that the gradients of a block of sequences may take: 64 MB.
+BLOCK = 8_000_000
+
+
+class HeadGradient(NamedTuple):
+    """Outputs (n,) of one head and their gradients, U as the decoder has it and W (n, d, d)."""
+
+    output: Array
+    U: Array
+    W: Array
+
+    @property
+    def flat(self) -> Array:
+        """The gradients as rows, U before W."""
+        n = len(self.output)
+        return np.concatenate([self.U.reshape(n, -1), self.W.reshape(n, -1)], axis=1)
+
+
+def head_gradient(x: Array, U: Array, W: Array, decoder: Decoder = "full") -> HeadGradient:
+    """Output and gradient of one head, for each sequence of x (n, T, d)."""
+    rows = np.ones(x.shape[-2])
+    if decoder == "last":
+        rows[:-1] = 0.0
+    full = U if decoder == "full" else rows[:, None] * U
+    A = attention_of(x, W)
+    Q = full @ np.swapaxes(x, -1, -2)
+    each = np.sum(A * Q, axis=-1, keepdims=True)
+    by_U = A @ x
+    if decoder != "full":
+        by_U = np.einsum("t,ntd->nd", rows, by_U)
+    return HeadGradient(each.sum((-2, -1)), by_U, np.swapaxes(x, -1, -2) @ (A * (Q - each)) @ x)
+
+
+def outputs(tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike]) -> Array:
+    """`H^(-1/2) sum_h F(x_i; U_h, W_h)`, (n,); one data set."""
+    parts = _Parts.of(tokens, model, weights)
+    found = np.zeros(tokens.n)
+    for g, rows, gradient in parts.blocks():
+        found[rows] += parts.counts[g] * gradient.output
+    return found / np.sqrt(parts.counts.sum())
+
+
+def ntk_gram(tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], *, block: int = BLOCK) -> Array:
+    """Inner products of the gradients of the outputs, `(1/H) sum_h <f_h(x_i), f_h(x_j)>`, (n, n).
+
+    Besides the matrix itself it takes memory for about `block` numbers, whatever n, T, d and H are: gradients are made
+    for one group of heads and one block of sequences at a time.
+
+    >>> import attnlab as al
+    >>> tokens = al.Tokens.self_attention([[[1.0, 0.0], [1.0, 2.0]]], [1.0])
+    >>> start = {"U": np.zeros((2, 2)), "W": np.zeros((2, 2))}
+    >>> ntk_gram(tokens, al.models.MultiHead(heads=10**9), start).tolist()  # T |mean token|^2
+    [[4.0]]
+    """
+    parts = _Parts.of(tokens, model, weights, block)
+    gram = np.zeros((tokens.n, tokens.n))
+    for g, rows, gradient in parts.blocks():
+        flat, share = gradient.flat, parts.counts[g] / parts.counts.sum()
+        gram[rows, rows] += share * (flat @ flat.T)
+        for others in parts.before(rows):
+            gram[rows, others] += share * (flat @ parts.gradient(g, others).flat.T)
+    lower = np.tril(gram, -1)
+    return lower + lower.T + np.diag(np.diag(gram))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class NtkMargin:
+    """The best margin of the linearized model, between two bounds.
+
+    Attributes:
+        lower: the margin of `direction`, measured on the gradients themselves; 0 if nothing separates.
+        upper: a margin that no direction of norm sqrt(2) exceeds, from the Gram matrix.
+        direction: the weights that one head of each group moves by, {"U", "W"}; norm sqrt(2) over all heads. None if
+            nothing separates.
+        solution: what the solver found, for directions of norm 1.
+    """
+
+    lower: float
+    upper: float
+    direction: dict[str, Array] | None
+    solution: HardMargin
+
+    @property
+    def gap(self) -> float:
+        """`(upper - lower) / upper`; 1 if nothing separates."""
+        return (self.upper - self.lower) / self.upper if self.upper > 0 and self.lower > 0 else 1.0
+
+    @property
+    def separable(self) -> bool:
+        """Was a direction found that moves every output towards its label?"""
+        return self.direction is not None
+
+    def __repr__(self) -> str:
+        if not self.separable:
+            return f"NtkMargin(none: {self.solution.status.value})"
+        return f"NtkMargin({self.lower:.6g}, gap={self.gap:.1e})"
+
+
+def ntk_margin(
+    tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], *, tolerance: float = 1e-8, block: int = BLOCK
+) -> NtkMargin:
+    """The largest gamma of property P3 at these weights.
+
+    Args:
+        tokens: one data set.
+        model, weights: the model and its start.
+        tolerance: relative gap of the two bounds to reach.
+        block: see `ntk_gram`.
+
+    >>> import attnlab as al
+    >>> tokens = al.Tokens.self_attention([[[1.0, 0.0]], [[0.0, 1.0]]], [1.0, -1.0])
+    >>> round(ntk_margin(tokens, al.models.MultiHead(heads=4), {"U": np.zeros((1, 2)), "W": np.zeros((2, 2))}).lower, 6)
+    1.0
+    """
+    found = kernel_margin(ntk_gram(tokens, model, weights, block=block), tokens.y, tolerance=tolerance)
+    upper = float(np.sqrt(2.0) * found.upper)
+    if not found.separable:
+        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=found)
+    direction = _combined(tokens, model, weights, found.multipliers * tokens.y, block)
+    margin = float(np.min(tokens.y * slopes(tokens, model, weights, direction, block=block)))
+    if not margin > 0:  # the Gram matrix promised more than float64 gradients hold
+        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=found)
+    return NtkMargin(lower=margin, upper=max(upper, margin), direction=direction, solution=found)
+
+
+def slopes(
+    tokens: Tokens,
+    model: MultiHead,
+    weights: Mapping[str, ArrayLike],
+    direction: Mapping[str, ArrayLike],
+    *,
+    block: int = BLOCK,
+) -> Array:
+    """Derivative of every output at `weights`, (n,); `direction` is what one head of each group moves by."""
+    parts, towards = _Parts.of(tokens, model, weights, block), model.check(tokens, direction, "direction")
+    found = np.zeros(tokens.n)
+    for g, rows, gradient in parts.blocks():
+        along = np.concatenate([towards["U"][g].ravel(), towards["W"][g].ravel()])
+        found[rows] += parts.counts[g] * (gradient.flat @ along)
+    return found / np.sqrt(parts.counts.sum())
+
+
+def head_norms(weights: Mapping[str, Array]) -> Array:
+    """Norm of one head of each group, (..., G), for weights U (..., G, T, d) or (..., G, d), and W (..., G, d, d)."""
+    lead = weights["W"].shape[:-2]
+    return np.sqrt(sum(np.sum(w.reshape(*lead, -1) ** 2, axis=-1) for w in weights.values()))
+
+
+def total_norm(weights: Mapping[str, Array], counts: ArrayLike) -> Array:
+    """Norm over all heads, (...)."""
+    return np.sqrt(np.sum(np.asarray(counts, dtype=np.float64) * head_norms(weights) ** 2, axis=-1))
+
+
+def _combined(
+    tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], coefficients: Array, block: int
+) -> dict[str, Array]:
+    """Gradients of the outputs combined, as weights of one head of each group; norm sqrt(2) over all heads."""
+    parts = _Parts.of(tokens, model, weights, block)
+    found = {name: np.zeros_like(w) for name, w in parts.weights.items()}
+    for g, rows, gradient in parts.blocks():
+        for name, by in (("U", gradient.U), ("W", gradient.W)):
+            found[name][g] += np.tensordot(coefficients[rows], by, axes=1)
+    scale = np.sqrt(2.0) / total_norm(found, parts.counts)
+    return {name: scale * w for name, w in found.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """A data set in blocks, and weights in groups."""
+
+    x: Array
+    weights: dict[str, Array]
+    counts: Array
+    decoder: Decoder
+    size: int
+
+    @classmethod
+    def of(cls, tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], block: int = BLOCK) -> _Parts:
+        if tokens.trials is not None:
+            raise InputError(
+                message(f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.", "tokens[0]")
+            )
+        if block < 1:
+            raise InputError(message(f"`block` is {block}; wanted at least 1."))
+        checked = model.check(tokens, weights)
+        T, d = tokens.T, tokens.d
+        # Two blocks of gradients are held at once, and what the attention weights take while one is made.
+        size = max(1, int(block // (2 * (2 * T * d + d * d) + 3 * T * T)))
+        return cls(tokens.x, checked, model.grouped(checked["W"].shape[0]), model.decoder, size)
+
+    def gradient(self, g: int, rows: slice) -> HeadGradient:
+        return head_gradient(self.x[rows], self.weights["U"][g], self.weights["W"][g], self.decoder)
+
+    def blocks(self) -> Iterator[tuple[int, slice, HeadGradient]]:
+        for g in range(len(self.counts)):
+            for first in range(0, len(self.x), self.size):
+                rows = slice(first, first + self.size)
+                yield g, rows, self.gradient(g, rows)
+
+    def before(self, rows: slice) -> Iterator[slice]:
+        for first in range(0, rows.start, self.size):
+            yield slice(first, first + self.size)
