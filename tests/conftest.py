@@ -1,10 +1,16 @@
 """Which of the slow tests run: a fixed sample by default, all with `--slow all`, none with `--slow none`."""
 
+import gc
+import itertools
 import zlib
 
+import jax
 import pytest
 
+from attnlab.train.program import MOST_MAPS, memory_maps
+
 ONE_IN = 3
+LOOK_EVERY = 10  # tests
 
 
 def pytest_addoption(parser):
@@ -29,3 +35,15 @@ def pytest_collection_modifyitems(config, items):
 def _private_store(tmp_path, monkeypatch):
     """No test reads or writes the user's own runs."""
     monkeypatch.setenv("ATTNLAB_STORE", str(tmp_path / "attnlab-store"))
+
+
+_tests = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _room_for_programs():
+    """Thousands of tests compile more programs than a process has room for."""
+    yield
+    if next(_tests) % LOOK_EVERY == 0 and memory_maps() > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()

@@ -149,3 +149,16 @@ def test_a_record_at_every_step_of_a_long_run():
     steps = 12_000
     run = al.descend(al.data.two_tokens(), al.ngd(0.1), steps=steps, record=range(steps + 1), init="zeros")
     np.testing.assert_allclose(run.metrics["norm"], 0.1 * np.arange(steps + 1), rtol=1e-9)
+
+
+def test_programs_are_forgotten_before_memory_maps_run_out(monkeypatch):
+    from attnlab.train import program
+
+    tokens = al.data.two_tokens()
+    first = al.descend(tokens, al.ngd(0.1), steps=3)
+    monkeypatch.setattr(program, "LOOK_EVERY", 1)
+    monkeypatch.setattr(program, "MOST_MAPS", 0)
+    before = program.memory_maps()
+    program.make_room()
+    assert 0 < program.memory_maps() < before
+    np.testing.assert_array_equal(al.descend(tokens, al.ngd(0.1), steps=3).W, first.W)

@@ -63,10 +63,10 @@ def save_figure(figure: Any, path: Path) -> Path:
     return path
 
 
-def band(axes: Any, x: Any, values: Any, *, color: str, style: str, label: str) -> None:
-    """Median over trials (rows of `values`) with the middle 80 % shaded."""
+def band(axes: Any, x: Any, values: Any, *, color: str, style: str, label: str, share: float = 0.8) -> None:
+    """Median over trials (rows of `values`) with the middle part shaded, of all trials this share."""
     import numpy as np
 
-    low, middle, high = np.nanquantile(values, (0.1, 0.5, 0.9), axis=0)
+    low, middle, high = np.nanquantile(values, (0.5 - share / 2, 0.5, 0.5 + share / 2), axis=0)
     axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
     axes.plot(x, middle, color=color, linestyle=style, label=label)

@@ -16,7 +16,7 @@ from attnlab.errors import InputError, message
 from attnlab.optim.rule import StepRule
 from attnlab.train.blocks import in_blocks
 from attnlab.train.metrics import View
-from attnlab.train.program import Reads, advance
+from attnlab.train.program import Reads, advance, make_room
 from attnlab.train.trajectory import Status, Trajectory, library_versions
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
@@ -92,6 +92,7 @@ class Loop:
     ) -> None:
         self.job, self.rule, self.user, self.trials, self.config, self.began = job, rule, user, trials, config, began
         self.compiled = False
+        make_room()
         self.step, self.earlier = 0, 0.0
         self.params: Any = job.params
         self.state: Any = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))

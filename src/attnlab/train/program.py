@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -84,3 +86,25 @@ def advance(
 def largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
     """The token with the largest logit, for every query of every trial."""
     return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)
+
+
+# Linux lets a process map memory 65 530 times, and XLA crashes where it gets no more. A program takes some 300 of them.
+MOST_MAPS = 30_000
+LOOK_EVERY = 16
+_runs = itertools.count(1)
+
+
+def make_room() -> None:
+    """Forget compiled programs before the memory maps of the process run out; those still needed are compiled again."""
+    if next(_runs) % LOOK_EVERY == 0 and memory_maps() > MOST_MAPS:
+        advance.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+        gc.collect()
+
+
+def memory_maps() -> int:
+    """How many the process has; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return 0

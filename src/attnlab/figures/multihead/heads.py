@@ -109,7 +109,9 @@ def draw_heads(axes: Any, heads: Array, steps: np.ndarray, curves: Array, *, pos
     for i, H in enumerate(heads):
         place = 0.0 if len(heads) == 1 else i / (len(heads) - 1)
         color: Any = colormaps["viridis_r"](0.12 + 0.88 * place)
-        band(axes, steps[later], curves[i][:, later], color=color, style=DASHES[i % len(DASHES)], label=f"{int(H)}")
+        # Of five runs the middle half leaves out a single one that got stuck; dots elsewhere show every run.
+        band(axes, steps[later], curves[i][:, later], color=color, style=DASHES[i % len(DASHES)], label=f"{int(H)}",
+             share=0.5)  # fmt: skip
     axes.set(xscale="log", xlim=(1, steps[-1]), xlabel="step")
 
 

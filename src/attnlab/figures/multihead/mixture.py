@@ -186,7 +186,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
         letter = "" if len(names) == 1 else f"{'ab'[i]}  "
         axes[2 * i, 0].set_title(f"{letter}{facts['rules'][name]}", fontweight="bold")
     picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arrays["heads"]),
-                   handlelength=3.2, title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle 80 %. "
+                   handlelength=3.2, title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle half. "
                    f"Thin dotted: gamma_attn{'; 1/t' if 'gd' in names else ''}")  # fmt: skip
     return picture
 

@@ -206,7 +206,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
         letter = "" if len(names) == 1 else f"{'ab'[i]}  "
         axes[2 * i, 0].set_title(f"{letter}{facts['rules'][name]}", fontweight="bold")
     picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arrays["heads"]),
-                   handlelength=3.2, title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle 80 %. "
+                   handlelength=3.2, title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle half. "
                    "Thin dotted: margin of the data, gamma_attn")  # fmt: skip
     return picture
 
