@@ -137,7 +137,7 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
         key = f"sphere_{name}"
         steps, best = data[f"{key}_steps"], data[f"{key}_best"]
         later = steps > 0
-        look = {"color": color, "style": style}
+        look: dict[str, Any] = {"color": color, "style": style}
         band(attention, steps[later], data[f"{key}_attention"][:, later], label=label, **look)
         found = f"{label}: {best.sum()} of {best.size} sets"
         band(excess, steps[later], -data[f"{key}_log10_excess"][best][:, later], label=found, **look)
