@@ -14,11 +14,14 @@ help:            ## this list
 demo: $(VENV)/.core  ## train on two data sets, print a table, draw a figure (under a minute after set-up)
 	$(BIN)/attnlab demo
 
+# Whole files go to one process, so that tests of a file share what they compute.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 test: $(VENV)/.test  ## the tests, with a sample of the slow ones
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(VENV)/.test  ## every test
-	$(BIN)/python -m pytest --slow all
+	$(BIN)/python -m pytest $(PARALLEL) --slow all
 
 lint: $(VENV)/.dev  ## style and types
 	$(BIN)/ruff check .

@@ -2,7 +2,11 @@
 
 import gc
 import itertools
+import os
 import zlib
+
+# Several processes test side by side; small matrices gain nothing from threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest

@@ -94,7 +94,7 @@ class Formulas:
     """The formulas of Lemma 7 to Theorem 7 in 40 digits."""
 
     def __init__(self, c, step) -> None:
-        mp.mp.dps = 40
+        mp.mp.dps = max(mp.mp.dps, 40)
         self.L, self.B, self.U = mp.mpf(c.Lambda), mp.mpf(c.B), mp.mpf(c.upsilon)
         self.n, self.T, self.eta = c.n, c.T, mp.mpf(step)
         self.low, self.high = mp.mpf(c.least_gap), mp.mpf(c.largest_gap)

@@ -8,7 +8,12 @@ from hypothesis import given, settings, strategies as st
 import attnlab as al
 
 few = settings(deadline=None, max_examples=60, database=None, derandomize=True)
-mpmath.mp.dps = 60
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _sixty_digits():
+    with mpmath.workdps(60):
+        yield
 
 
 def exact_cosine(a, b):

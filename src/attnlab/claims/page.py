@@ -40,7 +40,7 @@ def _section(fact: Mapping[str, Any]) -> str:
 def listed(values: Mapping[str, Any], depth: int = 0) -> str:
     """Names and values as a list; what holds names and values itself is a list within, unless it is short.
 
-    >>> print(listed({"sets": 3, "cosine": {"least": 0.98765, "all": [0.99, 0.98765]}}))
+    >>> print(listed({"sets": 3, "cosine": {"least": 0.9876, "all": [0.99, 0.9876]}}))
     - sets: 3
     - cosine: least: 0.9876; all: 0.99, 0.9876
     """
