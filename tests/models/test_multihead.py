@@ -224,11 +224,28 @@ def test_trials_save_and_resume(tmp_path):
         ({"model": MultiHead(2), "init": "zeros", "parameterization": "KQ"}, "parameterization"),
         ({"model": MultiHead(2), "init": "zeros", "train_head": True}, "train_head"),
         ({"test": tokens_of()}, "test"),
+        ({"model": MultiHead(2), "init": "zeros", "test": np.zeros((4, 3, 3))}, "test"),
+        ({"model": MultiHead(2), "init": "zeros", "engine": "kernel"}, "engine"),
+        ({"model": MultiHead(2), "init": "zeros", "targets": {"U": np.ones((3, 3)), "W": np.ones((3, 3))},
+          "stop_misalignment": 0.1}, "stop_misalignment"),
     ],
 )  # fmt: skip
 def test_bad_options_are_named(options, words):
     with pytest.raises(InputError, match=words):
         al.descend(tokens_of(), al.gd(0.1), steps=2, **options)
+
+
+def test_masks_and_labels_of_single_queries_are_refused():
+    plain = tokens_of()
+    masked = al.Tokens(x=plain.x, z=plain.z, y=plain.y, v=plain.v, mask=[True, True, False])
+    queries = al.Tokens(x=plain.x, z=plain.x, y=np.ones((4, 3)), v=plain.v)
+    for tokens in (masked, queries):
+        with pytest.raises(InputError, match="every token asks"):
+            al.descend(tokens, al.gd(0.1), model=MultiHead(2), init="zeros", steps=2)
+        with pytest.raises(InputError, match="every token asks"):
+            MultiHead(2).loss(tokens, {"U": np.zeros((3, 3)), "W": np.zeros((3, 3))})
+        with pytest.raises(InputError, match="`test`"):
+            al.descend(plain, al.gd(0.1), model=MultiHead(2), init="zeros", steps=2, test=tokens)
 
 
 @pytest.mark.parametrize("bad", [{"heads": 0}, {"heads": 1.5}, {"heads": 2, "decoder": "first"},

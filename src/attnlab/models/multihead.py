@@ -130,6 +130,18 @@ class HeadsModel:
 Of = Literal["loss", "output"]
 
 
+def check_sequences(tokens: Any, name: str = "tokens") -> None:
+    """Refuse what a model of several heads would not see: masks, and labels of single queries."""
+    if not isinstance(tokens, Tokens):
+        raise InputError(message(f"`{name}` is a {type(tokens).__name__}; wanted al.Tokens."))
+    if tokens.mask is not None or tokens.K is not None:
+        what = "a mask" if tokens.mask is not None else f"{tokens.K} queries with labels of their own"
+        raise InputError(
+            message(f"`{name}` has {what}; in a model of several heads every token asks, and sees all others.",
+                    "al.Tokens.self_attention(x, y, v), with y of shape (n,)")
+        )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class MultiHead:
     """H heads of self-attention with a decoder each, in groups of equal heads.
@@ -185,6 +197,7 @@ class MultiHead:
 
     def check(self, tokens: Tokens, weights: Mapping[str, ArrayLike], name: str = "weights") -> dict[str, np.ndarray]:
         """Weights as float64 with group axis, and the trial axis of `tokens` if it has one."""
+        check_sequences(tokens)
         if not isinstance(weights, Mapping) or set(weights) != {"U", "W"}:
             given = sorted(weights) if isinstance(weights, Mapping) else type(weights).__name__
             raise InputError(message(f"`{name}` has {given}; wanted {{'U': .., 'W': ..}}."))

@@ -114,12 +114,13 @@ def descend(
     )  # fmt: skip
     if model is None:
         if test is not None:
-            raise InputError(message("`test` is for a `model`; attention with one head has a test set of its own kind.",
-                                     "al.models.loss(test, run.weights)"))  # fmt: skip
+            raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
         job = attention_job(tokens, engine=config["engine"], **options, **shared)
     else:
-        unused = {"parameterization": "W", "head": as_head("linear"), "train_head": False, "rank": None}
-        given = [name for name, usual in unused.items() if options[name] != usual]
+        unused = {"parameterization": "W", "head": as_head("linear"), "train_head": False, "rank": None,
+                  "engine": "auto", "stop_misalignment": None}  # fmt: skip
+        asked = {**options, "engine": engine, "stop_misalignment": stop_misalignment}
+        given = [name for name, usual in unused.items() if asked[name] != usual]
         if given:
             raise InputError(message(f"`{given[0]}` is not for a `model`, which says itself what is trained."))
         job = heads_job(tokens, model, rule, targets=targets, track=track, test=test, **shared)
@@ -158,7 +159,7 @@ def run_config(
     settings["head"] = as_head(settings["head"])
     if settings["model"] is None:
         settings["engine"] = choose_engine(settings["engine"], tokens, rule, settings["parameterization"])
-    if settings["test"] is not None:
+    if isinstance(settings["test"], Tokens):
         settings["test"] = settings["test"].digest()
     # Of a foreign rule both halves count: some hold their numbers in the state that `init` makes.
     known = rule if isinstance(rule, StepRule) else {"name": "optax", "init": rule.init, "update": rule.update}

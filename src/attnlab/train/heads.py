@@ -16,7 +16,7 @@ from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
 from attnlab.models.evaluate import LossLike
-from attnlab.models.multihead import HeadsEvaluation, HeadsModel, HeadsProblem, MultiHead
+from attnlab.models.multihead import HeadsEvaluation, HeadsModel, HeadsProblem, MultiHead, check_sequences
 from attnlab.optim.rule import StepRule, number, scaled, total_log_norm
 from attnlab.train.attention import with_trials
 from attnlab.train.loop import Job
@@ -58,6 +58,7 @@ def heads_job(
     """Multi-head attention with these options; see `descend`."""
     if not isinstance(model, MultiHead):
         raise InputError(message(f"`model` is a {type(model).__name__}; wanted al.models.MultiHead, or None."))
+    check_sequences(tokens)
     start = _start(tokens, model, init, init_scale, seed)
     groups = start["W"].shape[-3]
     # Lengths and sums over all heads, for rules that see nothing else; other rules see one head of each group.
@@ -123,7 +124,8 @@ def _relevant(track: ArrayLike | None, tokens: Tokens) -> np.ndarray | None:
 def _test(test: Tokens | None, tokens: Tokens) -> tuple[np.ndarray, np.ndarray] | None:
     if test is None:
         return None
-    if not isinstance(test, Tokens) or (test.trials, test.T, test.d) != (tokens.trials, tokens.T, tokens.d):
+    check_sequences(test, "test")
+    if (test.trials, test.T, test.d) != (tokens.trials, tokens.T, tokens.d):
         raise InputError(message(f"`test` is {test!r}; wanted tokens with the T, d and trials of {tokens!r}."))
     return test.x, test.y
 
