@@ -189,3 +189,9 @@ def test_tokens_that_cannot_be_separated():
     same = al.Tokens(x=np.ones((2, 1, 2, 2)), z=np.ones((2, 1, 2)), y=np.ones((2, 1)), v=np.ones(2))
     with pytest.raises(InfeasibleSelection, match="2 of 2 trials"):
         rates(same, [al.ngd(0.1)], steps=5, selected=np.zeros((2, 1), dtype=int))
+
+
+def test_one_token_has_no_rate():
+    tokens = al.Tokens.self_attention(np.ones((2, 1, 3)), [1.0, -1.0], np.ones(3))
+    with pytest.raises(al.InputError, match="one token"):
+        al.rates(tokens, [al.ngd(0.1)], steps=20)

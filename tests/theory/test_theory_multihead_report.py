@@ -194,3 +194,12 @@ def test_stability_refuses():
         stability(tokens, MultiHead(2), al.polyak(), steps=2)
     with pytest.raises(InputError, match="one start"):
         stability(tokens, MultiHead(2), al.gd(0.1), steps=2, init="gaussian")
+
+
+def test_masks_and_single_queries_are_refused():
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    causal = al.Tokens(x=x, z=x, y=np.ones((2, 3)), v=np.ones(4), mask="causal")
+    with pytest.raises(al.InputError, match="every token asks"):
+        phase_one(causal, heads=4)
+    with pytest.raises(al.InputError, match="every token asks"):
+        stability(causal, al.models.MultiHead(2), al.gd(0.1), steps=2)

@@ -90,6 +90,14 @@ def test_any_scale_of_data(scale):
     np.testing.assert_allclose(products[1], products[0], rtol=1e-7)
 
 
+def test_a_start_of_any_size():
+    tokens = al.data.sphere(n=2, T=3, d=12, seed=7)
+    for size in (1e-200, 1e200):
+        direct, kernel = both(tokens, al.ngd(size), steps=3, init=size * np.ones((12, 12)))
+        np.testing.assert_allclose(kernel.metrics["norm"], direct.metrics["norm"], rtol=1e-9)
+        np.testing.assert_allclose(kernel.W, direct.W, rtol=0, atol=1e-9 * size)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(2, 4), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
 def test_a_frame_keeps_logits_lengths_and_angles(n, T, d, K, seed):

@@ -50,7 +50,7 @@ class Frame(NamedTuple):
         length = np.where(self.frozen_norm > 0, self.frozen_norm, 1.0)
         frozen = self.frozen / length[:, None, None]
         along = np.einsum("rij,rij->r", rest, frozen)
-        rest = np.linalg.norm(rest - along[:, None, None] * frozen, axis=(-2, -1))
+        rest = _lengths(rest - along[:, None, None] * frozen)
         return np.concatenate([inside, along[:, None], rest[:, None]], axis=-1)[:, None]
 
     def coordinates(self, W: Array) -> Array:
@@ -104,7 +104,7 @@ def make_frame(x: Array, z: Array, visible: np.ndarray | None, W: Array) -> tupl
     )  # fmt: skip
     start = frame.coordinates(W)
     frozen = W - frame.matrices(start)
-    return frame._replace(frozen=frozen, frozen_norm=np.linalg.norm(frozen, axis=(-2, -1))), start
+    return frame._replace(frozen=frozen, frozen_norm=_lengths(frozen)), start
 
 
 def _spanning(vectors: Array) -> Array | None:
@@ -115,6 +115,13 @@ def _spanning(vectors: Array) -> Array | None:
     if vectors.shape[-2] >= vectors.shape[-1]:
         return None
     return np.linalg.qr(np.swapaxes(vectors, -1, -2))[0]
+
+
+def _lengths(W: Array) -> Array:
+    """Frobenius norms (trials,), of entries of any scale."""
+    size = np.abs(W).max((-2, -1))
+    safe = np.where(size > 0, size, 1.0)
+    return safe * np.linalg.norm(W / safe[:, None, None], axis=(-2, -1))
 
 
 def _outward(inside: Any, left: Any, right: Any) -> Any:

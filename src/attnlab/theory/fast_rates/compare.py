@@ -270,6 +270,8 @@ def _selection(tokens: Tokens, selected: ArrayLike | None, joint: bool) -> NDArr
 
 
 def _solved(tokens: Tokens, chosen: NDArray[np.intp]) -> list[MarginSolution]:
+    if tokens.T == 1:
+        raise InputError(message("Every sequence has one token; W has nothing to separate, and no rate.", "use T >= 2"))
     if tokens.trials is None:
         return [solve_margin(tokens, chosen)]
     solutions = list(solve_margins(tokens, chosen))

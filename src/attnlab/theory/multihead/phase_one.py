@@ -17,6 +17,7 @@ import numpy as np
 
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.multihead import check_sequences
 from attnlab.theory.multihead.bounds import Decoder
 from attnlab.theory.multihead.guarantees import GoodStart
 from attnlab.theory.multihead.margins import Mixture, gamma_star
@@ -85,6 +86,7 @@ def phase_one(
     >>> phase_one(tokenized_mixture(n=50), heads=1e12)
     PhaseOne(heads=1e+12, groups=2, longest=0.3016)
     """
+    check_sequences(tokens)
     if tokens.trials is not None:
         raise InputError(message("`tokens` have a trial axis; phase one takes one data set.", "tokens[trial]"))
     if not (1 <= heads <= 1e18) or heads != round(heads):

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.multihead import MultiHead
+from attnlab.models.multihead import MultiHead, check_sequences
 from attnlab.optim.rule import StepRule
 from attnlab.theory.multihead.ntk import total_norm
 from attnlab.train.descend import descend
@@ -86,6 +86,7 @@ def stability(
     >>> stability(al.data.sphere(n=4, T=3, d=5), MultiHead(heads=10**6), al.gd(0.1), steps=20).distances.shape
     (4,)
     """
+    check_sequences(tokens)
     if isinstance(rule, StepRule) and rule.name == "polyak":
         raise InputError(
             message("`rule` reads the loss, which a sequence of zeros does not leave alone.", "al.gd, al.ngd, al.adam")
