@@ -27,7 +27,12 @@ if TYPE_CHECKING:
         theory as theory,
         train as train,
     )
-    from attnlab.data import Tokens as Tokens, optimal_tokens as optimal_tokens, scores as scores
+    from attnlab.data import (
+        Sequences as Sequences,
+        Tokens as Tokens,
+        optimal_tokens as optimal_tokens,
+        scores as scores,
+    )
     from attnlab.errors import (
         AttnlabError as AttnlabError,
         InfeasibleSelection as InfeasibleSelection,
@@ -65,7 +70,7 @@ if TYPE_CHECKING:
 
 _ROOMS = ("data", "models", "optim", "train", "svm", "theory", "store", "figures")
 _NAMES = {
-    "attnlab.data": ("Tokens", "scores", "optimal_tokens"),
+    "attnlab.data": ("Tokens", "Sequences", "scores", "optimal_tokens"),
     "attnlab.errors": ("AttnlabError", "InfeasibleSelection", "InputError", "StoreError"),
     "attnlab.optim": (
         "gd", "heavy_ball", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",

@@ -11,6 +11,7 @@
 | `separated_signal` | tokens that truly meet the assumptions of that paper |
 | `gaussian_signal_in_span` | `gaussian_signal` of any dimension, up to 1e300 |
 | `tokenized_mixture`, `planted` | of *On the Optimization and Generalization of Multi-head Attention* |
+| `Sequences`, `gaussian_sequences` | sequences with real labels, for encoders; Gaussian ones |
 | `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
 
@@ -28,5 +29,6 @@ from attnlab.data.highdim import gaussian_signal_in_span as gaussian_signal_in_s
 from attnlab.data.mixture import planted as planted, tokenized_mixture as tokenized_mixture
 from attnlab.data.selection import optimal_tokens as optimal_tokens, scores as scores
 from attnlab.data.separated import separated_signal as separated_signal
+from attnlab.data.sequences import Sequences as Sequences, gaussian_sequences as gaussian_sequences
 from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span
 from attnlab.data.tokens import Tokens as Tokens

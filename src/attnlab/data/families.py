@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
+R = TypeVar("R")
 # Redraws of one sequence after which a score gap is called out of reach.
 MAX_ATTEMPTS = 100_000
+# Keeps the stream of initial weights apart from that of the data drawn with the same seed.
+START_STREAM = 1
 
 
 def sphere(
@@ -213,14 +217,19 @@ def bad_direction(*, trials: int | None = None) -> Tokens:
 
 
 def _batch(family: str, draw: Callable[[np.random.Generator], Tokens], seed: int, trials: int | None) -> Tokens:
+    drawn = each_trial(draw, seed, trials)
+    tokens = drawn[0] if trials is None else Tokens.stack(drawn)
+    info = {"family": family, "seed": int(seed), **tokens.info}
+    return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=tokens.mask, info=info)
+
+
+def each_trial(draw: Callable[[np.random.Generator], R], seed: int, trials: int | None, *stream: int) -> list[R]:
+    """What is drawn for each trial from its own stream (seed, i, ...); one draw where there is no trial axis."""
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
     if trials is not None and (not isinstance(trials, int | np.integer) or trials < 1):
         raise InputError(message(f"`trials` is {trials}; wanted at least 1, or None for no trial axis."))
-    drawn = [draw(np.random.default_rng([seed, i])) for i in range(trials or 1)]
-    tokens = drawn[0] if trials is None else Tokens.stack(drawn)
-    info = {"family": family, "seed": int(seed), **tokens.info}
-    return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=tokens.mask, info=info)
+    return [draw(np.random.default_rng([seed, i, *stream])) for i in range(trials or 1)]
 
 
 def _sizes(**sizes: int) -> None:

@@ -58,7 +58,7 @@ class Tokens:
         mask: ArrayLike | Literal["causal"] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        x_ = _tokens(x)
+        x_ = token_array(x)
         lead, (n, T, d) = x_.shape[:-3], x_.shape[-3:]
         z_ = _queries(z, lead, n, d, x_.shape)
         rows = z_.shape[len(lead) : -1]  # (n,) or (n, K)
@@ -87,7 +87,7 @@ class Tokens:
         info: Mapping[str, Any] | None = None,
     ) -> Tokens:
         """Tokens whose query is one of their own rows (`query=0`: the first), or every row (`query="all"`, K = T)."""
-        x_ = _tokens(x)
+        x_ = token_array(x)
         T = x_.shape[-2]
         if isinstance(query, str):
             if query != "all":
@@ -208,7 +208,7 @@ def real_numbers(name: str, value: ArrayLike) -> Array:
         raise InputError(message(f"`{name}` is not an array of real numbers ({error}).")) from error
 
 
-def _numbers(name: str, value: ArrayLike) -> Array:
+def finite_numbers(name: str, value: ArrayLike) -> Array:
     """A fresh finite float64 array."""
     array = real_numbers(name, value)
     bad = ~np.isfinite(array)
@@ -223,8 +223,9 @@ def _numbers(name: str, value: ArrayLike) -> Array:
     return array
 
 
-def _tokens(x: ArrayLike) -> Array:
-    array = _numbers("x", x)
+def token_array(x: ArrayLike) -> Array:
+    """Tokens (n, T, d), or with a trial axis before: fresh, finite, no axis empty."""
+    array = finite_numbers("x", x)
     if array.ndim not in (3, 4) or 0 in array.shape:
         raise InputError(
             message(
@@ -236,7 +237,7 @@ def _tokens(x: ArrayLike) -> Array:
 
 
 def _queries(z: ArrayLike, lead: tuple[int, ...], n: int, d: int, x_shape: tuple[int, ...]) -> Array:
-    array = _numbers("z", z)
+    array = finite_numbers("z", z)
     one, many = (*lead, n, d), (*lead, n, "K", d)
     head = array.shape[: len(lead) + 1]
     if array.shape == one or (
@@ -253,7 +254,7 @@ def _queries(z: ArrayLike, lead: tuple[int, ...], n: int, d: int, x_shape: tuple
 
 
 def _labels(y: ArrayLike, wanted: tuple[int, ...]) -> Array:
-    array = _numbers("y", y)
+    array = finite_numbers("y", y)
     if array.shape != wanted:
         raise InputError(message(f"`y` has shape {array.shape}; the queries need labels of shape {wanted}."))
     wrong = array[np.abs(array) != 1]
@@ -264,7 +265,7 @@ def _labels(y: ArrayLike, wanted: tuple[int, ...]) -> Array:
 
 
 def _head_vector(v: ArrayLike, lead: tuple[int, ...], d: int) -> Array:
-    array = _numbers("v", v)
+    array = finite_numbers("v", v)
     if array.shape not in ((d,), (*lead, d)):
         raise InputError(message(f"`v` has shape {array.shape}; tokens of dimension {d} need {(*lead, d)}."))
     return np.array(np.broadcast_to(array, (*lead, d)))

@@ -8,6 +8,7 @@
 | `AttentionModel`, `Problem` | one layer with weights W or (K, Q); its loss, excess loss and scaled gradient |
 | `loss`, `excess_loss`, `gradient` | the same for NumPy users, on `Tokens` |
 | `MultiHead` | many heads with a decoder each: output, loss, gradient, Hessian products |
+| `Encoder`, `FullyConnected` | a shallow Transformer encoder, and networks without attention, on squared errors |
 """
 
 from attnlab.models.attention import (
@@ -16,6 +17,8 @@ from attnlab.models.attention import (
     Problem as Problem,
     ScaledGradient as ScaledGradient,
 )
+from attnlab.models.dense import FullyConnected as FullyConnected
+from attnlab.models.encoder import Encoder as Encoder
 from attnlab.models.evaluate import (
     attention as attention,
     excess_loss as excess_loss,
@@ -33,5 +36,6 @@ from attnlab.models.heads import (
 )
 from attnlab.models.losses import LOSSES as LOSSES, Loss as Loss, as_loss as as_loss
 from attnlab.models.multihead import MultiHead as MultiHead
+from attnlab.models.network import Network as Network
 from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.softmax import softmax as softmax

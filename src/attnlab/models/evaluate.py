@@ -44,7 +44,10 @@ def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) 
     return checked
 
 
-def _model(tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike) -> tuple[AttentionModel, Problem]:
+def attention_model(
+    tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike
+) -> tuple[AttentionModel, Problem]:
+    """The layer that such weights belong to, and its data."""
     head = as_head(head)
     parameterization = "W" if "W" in params else "KQ"
     model = AttentionModel.of(parameterization, as_loss(loss), head, train_head="u" in params)
@@ -88,7 +91,7 @@ def loss(
 ) -> Array:
     """The training objective `(1/n) sum_i sum_k loss(y_ik h(o_ik))` at `weights` (W, or {"K": .., "Q": ..})."""
     params = check_weights(weights, tokens)
-    model, problem = _model(tokens, params, loss, head)
+    model, problem = attention_model(tokens, params, loss, head)
     return np.asarray(_evaluated(model, params, problem, tokens.trials is not None)[0])
 
 
@@ -108,7 +111,7 @@ def excess_loss(
     A head that prefers mixtures can do better than any single token; then the excess is negative, its log NaN.
     """
     params = check_weights(weights, tokens)
-    model, problem = _model(tokens, params, loss, head)
+    model, problem = attention_model(tokens, params, loss, head)
     if model.train_head:
         raise InputError(message("The excess loss is measured at a fixed head; `weights` holds a trained `u`."))
     _, sign, log_size, _ = map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None))
@@ -122,7 +125,7 @@ def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> A
         {k: v for k, v in weights.items() if k != "u"} if isinstance(weights, Mapping) else weights, tokens
     )
     anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
-    model, problem = _model(anyhead, params, "correlation", "linear")
+    model, problem = attention_model(anyhead, params, "correlation", "linear")
     probs = np.asarray(_evaluated(model, params, problem, tokens.trials is not None)[-1])
     return probs if tokens.K is not None else probs[..., 0, :]
 
@@ -147,7 +150,7 @@ def gradient(
     (np.float64(-1.0), -3001.3133)
     """
     params = check_weights(weights, tokens)
-    model, problem = _model(tokens, params, loss, head)
+    model, problem = attention_model(tokens, params, loss, head)
     scaled = _sloped(model, params, problem, tokens.trials is not None)
     to_numpy = {k: np.asarray(v) for k, v in scaled.mantissa.items()}
     return to_numpy, {k: np.asarray(v) for k, v in scaled.log_scale.items()}

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, make_problem
@@ -69,6 +70,6 @@ def attention_job(
     )  # fmt: skip
 
 
-def with_trials(tree: Any, tokens: Tokens) -> Any:
+def with_trials(tree: Any, tokens: Tokens | Sequences) -> Any:
     """Arrays with a trial axis, of length 1 where the tokens have none."""
     return jax.tree.map(lambda a: np.asarray(a)[None], tree) if tokens.trials is None else tree

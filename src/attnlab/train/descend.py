@@ -12,11 +12,13 @@ import optax
 from numpy.typing import ArrayLike
 
 from attnlab.data.fingerprint import fingerprint
+from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.evaluate import HeadLike, LossLike
 from attnlab.models.heads import as_head
 from attnlab.models.multihead import MultiHead
+from attnlab.models.network import Network
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
 from attnlab.train.attention import attention_job
@@ -24,6 +26,7 @@ from attnlab.train.engine import Engine, choose_engine
 from attnlab.train.heads import heads_job
 from attnlab.train.loop import Loop, Progress
 from attnlab.train.metrics import UserMetrics
+from attnlab.train.network import network_job
 from attnlab.train.schedule import record_steps
 from attnlab.train.start import Init
 from attnlab.train.trajectory import Trajectory
@@ -31,17 +34,17 @@ from attnlab.train.trajectory import Trajectory
 
 @in_float64
 def descend(
-    tokens: Tokens,
+    tokens: Tokens | Sequences,
     rule: optax.GradientTransformation,
     *,
     steps: int = 2000,
-    model: MultiHead | None = None,
+    model: MultiHead | Network | None = None,
     parameterization: Literal["W", "KQ"] = "W",
-    loss: LossLike = "logistic",
+    loss: LossLike | None = None,
     head: HeadLike = "linear",
     train_head: bool = False,
     rank: int | None = None,
-    init: Init = "uniform",
+    init: Init | None = None,
     init_scale: float = 1.0,
     seed: int = 0,
     record: int | Sequence[int] | None = 20,
@@ -53,7 +56,7 @@ def descend(
     stop_seconds: float | None = None,
     resume: Trajectory | None = None,
     engine: Engine = "auto",
-    test: Tokens | None = None,
+    test: Tokens | Sequences | None = None,
 ) -> Trajectory:
     """Train attention by full-batch steps and report what happened.
 
@@ -63,15 +66,17 @@ def descend(
         tokens: the data; a trial axis makes a batch of independent runs in one program.
         rule: a rule of `attnlab.optim`, or any optax optimizer.
         steps: last step. With `resume` this is still counted from the start of the first run.
-        model: None for one layer with one head, as above; or a `al.models.MultiHead`, which reads x and y of the tokens
-            and takes of the options below those that name it.
+        model: None for one layer with one head, as above; an `al.models.MultiHead`, which reads x and y of the tokens;
+            or an `al.models.Encoder` or `FullyConnected`, which is trained on squared errors and takes `al.Sequences`
+            (real labels) as well. A model takes of the options below those that name it.
         parameterization: "W" or "KQ".
-        loss: "logistic", "exponential", "correlation", or a function of one margin.
+        loss: "logistic" (None), "exponential", "correlation", or a function of one margin. For a network "half_sum"
+            (None), the sum of squared errors over 2, "mse_mean", their mean, or "half_mean".
         head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models`, or a function of one output.
         train_head: also train the linear head, from zero, as parameter u.
         rank: width m of K and Q (default d).
-        init: "uniform" (entries in +-init_scale/sqrt(d)), "gaussian" (deviation init_scale), "zeros", an array, or a
-            dict of arrays.
+        init: "uniform" (None; entries in +-init_scale/sqrt(d)), "gaussian" (deviation init_scale), "zeros", an array,
+            or a dict of arrays. A network starts from its own law (None), or from a dict of its weights.
         init_scale, seed: of the random start. Trial i uses stream (seed, i).
         record: records per decade (log-spaced), or the steps to record, or None for none.
         metrics: your own, name -> function of a `View`, written with `jax.numpy`.
@@ -87,9 +92,10 @@ def descend(
             the cheaper by the shapes.
         test: for a `model`: other tokens, whose loss and error are recorded as `test_loss` and `test_error`.
 
-    For a `model`, `init` is "zeros", "gaussian" (every head of its own), or {"U": .., "W": ..} of its groups; `targets`
-    are weights {"U": .., "W": ..} of one head, or of every group; `track` is a mask (n, T) of tokens whose attention is
-    recorded; see `attnlab.train.heads.measure`.
+    What is recorded of a network is listed at `attnlab.train.network.measure`. For several heads, `init` is "zeros",
+    "gaussian" (every head of its own), or {"U": .., "W": ..} of its groups; `targets` are weights {"U": .., "W": ..} of
+    one head, or of every group; `track` is a mask (n, T) of tokens whose attention is recorded; see
+    `attnlab.train.heads.measure`.
 
     Returns:
         A `Trajectory`.
@@ -100,7 +106,8 @@ def descend(
     True
     """
     began = time.perf_counter()
-    _check_tokens_and_rule(tokens, rule)
+    _check_tokens_and_rule(tokens, rule, model)
+    loss, init = _usual(model, loss, init)
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise InputError(message(f"`steps` is {steps!r}; wanted a whole number at least 0."))
     options: dict[str, Any] = dict(
@@ -112,18 +119,17 @@ def descend(
         tokens, rule, strict=False, model=model, test=test, steps=steps, record=record,
         stop_misalignment=stop_misalignment, stop_seconds=stop_seconds, engine=engine, **options, **shared,
     )  # fmt: skip
-    if model is None:
-        if test is not None:
-            raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
-        job = attention_job(tokens, engine=config["engine"], **options, **shared)
+    if model is not None:
+        _refuse_unused({**options, "engine": engine, "stop_misalignment": stop_misalignment})
+        shared |= dict(targets=targets, track=track, test=test)
+    if isinstance(model, Network):
+        job = network_job(Sequences.of(tokens, "tokens"), model, **shared)
+    elif model is not None:
+        job = heads_job(tokens, model, rule, **shared)  # type: ignore[arg-type]
+    elif test is not None:
+        raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
     else:
-        unused = {"parameterization": "W", "head": as_head("linear"), "train_head": False, "rank": None,
-                  "engine": "auto", "stop_misalignment": None}  # fmt: skip
-        asked = {**options, "engine": engine, "stop_misalignment": stop_misalignment}
-        given = [name for name, usual in unused.items() if asked[name] != usual]
-        if given:
-            raise InputError(message(f"`{given[0]}` is not for a `model`, which says itself what is trained."))
-        job = heads_job(tokens, model, rule, targets=targets, track=track, test=test, **shared)
+        job = attention_job(tokens, engine=config["engine"], **options, **shared)  # type: ignore[arg-type]
     schedule = record_steps(record, int(steps))
     if stop_misalignment is not None and not job.targets:
         raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
@@ -135,31 +141,47 @@ def descend(
     return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
 
 
-def _check_tokens_and_rule(tokens: Any, rule: Any) -> None:
-    if not isinstance(tokens, Tokens):
-        raise InputError(
-            message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=, v=)")
-        )
+def _refuse_unused(asked: dict[str, Any]) -> None:
+    """Options that a `model` would not heed must stand as they are by default."""
+    unused = {"parameterization": "W", "head": as_head("linear"), "train_head": False, "rank": None,
+              "engine": "auto", "stop_misalignment": None}  # fmt: skip
+    given = [name for name, usual in unused.items() if asked[name] != usual]
+    if given:
+        raise InputError(message(f"`{given[0]}` is not for a `model`, which says itself what is trained."))
+
+
+def _check_tokens_and_rule(tokens: Any, rule: Any, model: Any) -> None:
+    if not isinstance(tokens, Tokens) and not (isinstance(tokens, Sequences) and isinstance(model, Network)):
+        hint = "model=al.models.Encoder(width)" if isinstance(tokens, Sequences) else "al.Tokens(x=, z=, y=, v=)"
+        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", hint))
     if not (hasattr(rule, "init") and hasattr(rule, "update")):
         raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
 
 
+def _usual(model: Any, loss: Any, init: Any) -> tuple[Any, Any]:
+    """Loss and start where they are not given."""
+    if isinstance(model, Network):
+        return ("half_sum" if loss is None else loss), init
+    return ("logistic" if loss is None else loss), ("uniform" if init is None else init)
+
+
 def run_config(
-    tokens: Tokens, rule: optax.GradientTransformation, *, strict: bool = True, **options: Any
+    tokens: Tokens | Sequences, rule: optax.GradientTransformation, *, strict: bool = True, **options: Any
 ) -> dict[str, Any]:
     """Everything that decides the numbers of `descend(tokens, rule, **options)`, as JSON.
 
     Data and functions stand as fingerprints. Two calls with equal configurations give equal results. A function that
     cannot be known by what it holds raises a StoreError, or, unless `strict`, is marked as unknown.
     """
-    _check_tokens_and_rule(tokens, rule)
+    _check_tokens_and_rule(tokens, rule, options.get("model"))
     every = inspect.signature(descend).bind(tokens, rule, **options)
     every.apply_defaults()
     settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
     settings["head"] = as_head(settings["head"])
-    if settings["model"] is None:
+    settings["loss"], settings["init"] = _usual(settings["model"], settings["loss"], settings["init"])
+    if isinstance(tokens, Tokens) and settings["model"] is None:
         settings["engine"] = choose_engine(settings["engine"], tokens, rule, settings["parameterization"])
-    if isinstance(settings["test"], Tokens):
+    if isinstance(settings["test"], Tokens | Sequences):
         settings["test"] = settings["test"].digest()
     # Of a foreign rule both halves count: some hold their numbers in the state that `init` makes.
     known = rule if isinstance(rule, StepRule) else {"name": "optax", "init": rule.init, "update": rule.update}

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from attnlab.data.families import START_STREAM
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
@@ -21,7 +22,7 @@ from attnlab.optim.rule import StepRule, number, scaled, total_log_norm
 from attnlab.train.attention import with_trials
 from attnlab.train.loop import Job
 from attnlab.train.metrics import UserMetrics, check_names
-from attnlab.train.start import START_STREAM, Init
+from attnlab.train.start import Init
 
 
 class HeadsView(NamedTuple):

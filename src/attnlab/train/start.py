@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.data.families import START_STREAM
 from attnlab.data.tokens import Array, Tokens, real_numbers
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
@@ -16,8 +17,6 @@ from attnlab.optim.rule import number
 from attnlab.train.alignment import unit
 
 Init = Literal["uniform", "gaussian", "zeros"] | Mapping[str, ArrayLike] | ArrayLike
-# Keeps the stream of initial weights apart from that of the data drawn with the same seed.
-START_STREAM = 1
 
 
 def initial_weights(

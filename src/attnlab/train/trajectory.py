@@ -38,7 +38,7 @@ class Trained:
         """The combined weights: W itself, or K Q^T."""
         if "W" in self.weights:
             return self.weights["W"]
-        return self.weights["K"] @ np.swapaxes(self.weights["Q"], -1, -2)
+        return self.K @ np.swapaxes(self.Q, -1, -2)
 
     @property
     def K(self) -> Array:
@@ -63,10 +63,10 @@ class Trajectory(Trained):
     Attributes:
         steps: recorded steps, (R,).
         metrics: name -> values, (R,) or (trials, R); see `attnlab.train.metrics.measure` for the names.
-        weights: final {"W"} or {"K", "Q"}, and {"u"} if the head was trained.
+        weights: final {"W"} or {"K", "Q"}, and {"u"} if the head was trained; or those of the model.
         initial: the same at step 0.
         selected: token with the largest attention weight at the end, (n,) or (n, K), after the trial axis; of every
-            group of heads and every query, (G, n, T), for a model of several heads.
+            group of heads and every query, (G, n, T), for a model of several heads; (n, T) for an encoder.
         trials: length of the trial axis, or None without one.
         last_step: the step at which `weights` stand.
         status: why the run ended.
@@ -103,7 +103,12 @@ class Trajectory(Trained):
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
-        norm = np.median(np.linalg.norm(self.W, axis=(-2, -1)))
+        lead = 0 if self.trials is None else 1
+        if {"W", "K"} & set(self.weights):
+            norm = np.median(np.linalg.norm(self.W, axis=(-2, -1)))
+        else:
+            squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
+            norm = np.median(np.sqrt(sum(squares)))
         loss = f", loss={np.median(self.metrics['loss'][..., -1]):.4g}" if len(self.steps) else ""
         rule = self.config["rule"]["name"]
         return (

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.data.families import START_STREAM
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
@@ -20,7 +21,7 @@ from attnlab.theory.fast_rates.predictions import Prediction, predict, setting
 from attnlab.theory.fast_rates.table import RatesRow, RatesTable, Reached
 from attnlab.theory.fitting import FIRST_STEP, fit_rate
 from attnlab.train.descend import descend
-from attnlab.train.start import START_STREAM, Init
+from attnlab.train.start import Init
 from attnlab.train.trajectory import Trajectory
 
 LEVELS = (0.9, 0.99, 0.999)

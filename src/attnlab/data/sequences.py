@@ -1,0 +1,148 @@
+"""`Sequences`: tokens with real labels, what an encoder is trained on; and seeded draws of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.families import _sizes, each_trial
+from attnlab.data.fingerprint import digest
+from attnlab.data.tokens import Array, Tokens, finite_numbers, token_array
+from attnlab.errors import InputError, message
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Sequences:
+    """Sequences of tokens with real labels, checked once and then frozen.
+
+    Args:
+        x: tokens, shape (n, T, d), or (trials, n, T, d) for a batch of independent data sets.
+        y: labels, any real numbers, shape (n,) after the trial axis.
+        info: where the data came from; never used in computing.
+
+    >>> Sequences(x=np.ones((3, 2, 4)), y=[0.5, -1.0, 2.0])
+    Sequences(n=3, T=2, d=4)
+    """
+
+    x: Array
+    y: Array
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __init__(self, *, x: ArrayLike, y: ArrayLike, info: Mapping[str, Any] | None = None) -> None:
+        x_, y_ = token_array(x), finite_numbers("y", y)
+        if y_.shape != x_.shape[:-2]:
+            raise InputError(
+                message(f"`y` has shape {y_.shape}; `x` of shape {x_.shape} needs labels of shape {x_.shape[:-2]}.")
+            )
+        for name, value in (("x", x_), ("y", y_)):
+            value.flags.writeable = False
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "info", dict(info or {}))
+
+    @classmethod
+    def of(cls, data: Any, name: str = "sequences") -> Sequences:
+        """Sequences as they are, or the x and y of `Tokens` without mask and with one label per sequence."""
+        if isinstance(data, Sequences):
+            return data
+        if isinstance(data, Tokens) and data.mask is None and data.K is None:
+            return cls(x=data.x, y=data.y, info=data.info)
+        given = (
+            f"{data!r}, with a mask or labels of single queries" if isinstance(data, Tokens) else type(data).__name__
+        )
+        raise InputError(message(f"`{name}` is {given}; wanted al.Sequences.", "al.Sequences(x=x, y=y)"))
+
+    @classmethod
+    def of_vectors(cls, x: ArrayLike, y: ArrayLike, read: Literal["embedding", "sequence"] = "embedding") -> Sequences:
+        """Vectors x (n, D): each as one token of dimension D ("embedding"), or as D tokens of dimension 1 ("sequence").
+
+        >>> Sequences.of_vectors(np.ones((3, 5)), np.ones(3), "sequence")
+        Sequences(n=3, T=5, d=1)
+        """
+        vectors = finite_numbers("x", x)
+        if vectors.ndim not in (2, 3):
+            raise InputError(message(f"`x` has shape {vectors.shape}; wanted vectors (n, D), or (trials, n, D)."))
+        if read not in ("embedding", "sequence"):
+            raise InputError(message(f"`read` is {read!r}; wanted 'embedding' or 'sequence'."))
+        return cls(x=vectors[..., None, :] if read == "embedding" else vectors[..., None], y=y)
+
+    @property
+    def trials(self) -> int | None:
+        """Length of the trial axis, or None without one."""
+        return self.x.shape[0] if self.x.ndim == 4 else None
+
+    @property
+    def n(self) -> int:
+        """Number of sequences."""
+        return self.x.shape[-3]
+
+    @property
+    def T(self) -> int:
+        """Tokens per sequence."""
+        return self.x.shape[-2]
+
+    @property
+    def d(self) -> int:
+        """Dimension of a token."""
+        return self.x.shape[-1]
+
+    def __getitem__(self, trial: int | slice) -> Sequences:
+        """One trial (or a slice of trials) of a batch."""
+        if self.trials is None:
+            raise InputError(message("These sequences have no trial axis to index.", "`x` has shape (n, T, d)"))
+        return Sequences(x=self.x[trial], y=self.y[trial], info=self.info)
+
+    def repeated(self, trials: int) -> Sequences:
+        """The same data in every trial: runs that differ in their random start alone."""
+        if self.trials is not None:
+            raise InputError(message(f"These sequences have {self.trials} trials already."))
+        if trials < 1:
+            raise InputError(message(f"`trials` is {trials}; wanted at least 1."))
+        x, y = (np.broadcast_to(a, (trials, *a.shape)) for a in (self.x, self.y))
+        return Sequences(x=x, y=y, info=self.info)
+
+    def digest(self) -> str:
+        """A hash of the arrays: equal for equal data, whatever its history."""
+        return digest(np.array(["sequences"]), self.x, self.y)
+
+    def __repr__(self) -> str:
+        trials = "" if self.trials is None else f"trials={self.trials}, "
+        return f"Sequences({trials}n={self.n}, T={self.T}, d={self.d})"
+
+
+def gaussian_sequences(
+    n: int = 100,
+    T: int = 10,
+    d: int = 100,
+    *,
+    rows: Literal["unit", "raw"] = "unit",
+    seed: int = 0,
+    trials: int | None = None,
+) -> Sequences:
+    """Gaussian tokens with labels N(0, 1), the data of figures 2, 5 and 9 of *On the Convergence of Encoder-only
+    Shallow Transformers*; defaults are its sizes.
+
+    Args:
+        n, T, d: sequences, tokens per sequence, dimension of a token.
+        rows: "raw" has entries N(0, 1); "unit" divides every token by its norm, so that C_x = 1.
+        seed, trials: see `attnlab.data.families`.
+
+    Draw order: x, y.
+
+    >>> bool(np.allclose(np.linalg.norm(gaussian_sequences(5, 3, 4).x, axis=-1), 1.0))
+    True
+    """
+    _sizes(n=n, T=T, d=d)
+    if rows not in ("unit", "raw"):
+        raise InputError(message(f"`rows` is {rows!r}; wanted 'unit' or 'raw'."))
+
+    def draw(rng: np.random.Generator) -> tuple[Array, Array]:
+        x, y = rng.standard_normal((n, T, d)), rng.standard_normal(n)
+        return (x / np.linalg.norm(x, axis=-1, keepdims=True) if rows == "unit" else x), y
+
+    drawn = each_trial(draw, seed, trials)
+    x, y = (np.stack(part) if trials is not None else part[0] for part in zip(*drawn, strict=True))
+    return Sequences(x=x, y=y, info={"family": "gaussian_sequences", "rows": rows, "seed": seed})

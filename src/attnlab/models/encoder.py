@@ -1,0 +1,160 @@
+"""The encoder-only shallow Transformer of *On the Convergence of Encoder-only Shallow Transformers*.
+
+For a sequence X (T, d): attention `B = softmax(tau0 X W_Q^T W_K X^T)`, row by row; hidden layer
+`a = tau1 pool(relu(B X W_V^T))`; output `f = a w_O`. Eq. (1.2) pools by the mean over tokens, all proofs by the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attnlab.errors import InputError, message
+from attnlab.models.attention import Params
+from attnlab.models.network import LAWS, Forward, Law, Network, choice, whole
+from attnlab.models.softmax import softmax
+
+Pool = Literal["mean", "sum"]
+Scaling = Literal["sqrt", "linear"]
+
+
+@dataclass(frozen=True)
+class Encoder(Network):
+    """A shallow encoder: one head, no bias, no mask.
+
+    Args:
+        width: m, rows of W_Q, W_K and W_V.
+        scaling: tau0 inside the softmax: "sqrt" is m^(-1/2), "linear" is m^(-1), or a number.
+        init: law of the start and tau1. "lecun" and "he" have variances 1 and 2 over the number of columns and
+            tau1 = 1; "ntk" has variances 1 and tau1 = m^(-1/2).
+        pool: "mean" or "sum" over tokens; "mean" is "sum" with tau1 / T.
+        hidden_scale: tau1, where it is not to follow from `init`.
+        attention_kind: "softmax"; "relu" in its place; or "uniform", B = 1/T, the limit of scaling "linear".
+        residual: None; "identity" adds X before the relu, which needs m = d; "projected" adds X S with a fixed random S
+            (d, m) of variance 1 / d, kept among the weights.
+        depth: blocks. Block l > 1 attends to the hidden tokens of the one before, with weights W_Q2 (m, m) and so on.
+        tied: W_K = W_Q, which keeps attention from becoming uniform under scaling "linear".
+        parameterization: "ntk" trains each matrix divided by the root of its number of columns.
+
+    >>> import attnlab as al
+    >>> data = al.data.gaussian_sequences(n=8, T=3, d=5)
+    >>> run = al.descend(data, al.gd(1.0), model=Encoder(64), loss="mse_mean", steps=200)
+    >>> bool(run.metrics["loss"][-1] < 1e-3 * run.metrics["loss"][0])
+    True
+    """
+
+    width: int
+    scaling: Scaling | float = "sqrt"
+    init: Law = "lecun"
+    pool: Pool = "mean"
+    hidden_scale: float | None = None
+    attention_kind: Literal["softmax", "relu", "uniform"] = "softmax"
+    residual: Literal["identity", "projected"] | None = None
+    depth: int = 1
+    tied: bool = False
+    parameterization: Literal["standard", "ntk"] = "standard"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", whole("width", self.width))
+        object.__setattr__(self, "depth", whole("depth", self.depth))
+        choice("init", self.init, LAWS)
+        choice("pool", self.pool, ("mean", "sum"))
+        choice("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
+        choice("residual", self.residual, (None, "identity", "projected"))
+        choice("parameterization", self.parameterization, ("standard", "ntk"))
+        if isinstance(self.scaling, str):
+            choice("scaling", self.scaling, ("sqrt", "linear"))
+        for name in ("scaling", "hidden_scale"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                if not np.isreal(value) or np.ndim(value) or not np.isfinite(value):
+                    raise InputError(message(f"`{name}` is {value!r}; wanted one finite number."))
+                object.__setattr__(self, name, float(value))
+        if self.residual is not None and self.depth > 1:
+            raise InputError(message(f"`residual` is {self.residual!r} with `depth` = {self.depth}; wanted depth 1."))
+        object.__setattr__(self, "frozen", ("S",) if self.residual == "projected" else ())
+
+    @property
+    def tau0(self) -> float:
+        """Scale inside the softmax."""
+        if isinstance(self.scaling, str):
+            return self.width ** {"sqrt": -0.5, "linear": -1.0}[self.scaling]
+        return self.scaling
+
+    @property
+    def tau1(self) -> float:
+        """Scale of the hidden layer, before pooling."""
+        return super().tau1 if self.hidden_scale is None else self.hidden_scale
+
+    def shapes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
+        """Of the weights by name, in the order in which they are drawn."""
+        m = self.width
+        if self.residual == "identity" and m != d:
+            raise InputError(
+                message(f"`residual` is 'identity' with width {m} and tokens of dimension {d}; they must be equal.",
+                        "residual='projected'")
+            )  # fmt: skip
+        found: dict[str, tuple[int, ...]] = {}
+        for block in range(self.depth):
+            for name in ("W_Q", "W_V") if self.tied else ("W_Q", "W_K", "W_V"):
+                found[_named(name, block)] = (m, d if block == 0 else m)
+        found["w_O"] = (m,)
+        if self.residual == "projected":
+            found["S"] = (d, m)
+        return found
+
+    def variances(self, T: int, d: int) -> dict[str, float]:
+        """Of the Gaussian entries at the start."""
+        return super().variances(T, d) | ({"S": 1.0 / d} if self.residual == "projected" else {})
+
+    def pooling(self, T: int) -> float:
+        """What the sum over tokens is multiplied by: 1, or 1 / T for the mean."""
+        return 1.0 / T if self.pool == "mean" else 1.0
+
+    def logits(self, weights: Params, tokens: Array, block: int = 0) -> Array:
+        """tau0 X W_Q^T W_K X^T of a block for its tokens (n, T, c), (n, T, T)."""
+        n, T, c = tokens.shape
+        queries = weights[_named("W_Q", block)]
+        keys = queries if self.tied else weights[_named("W_K", block)]
+        if c * (self.width + n * T) <= 2 * n * T * self.width:
+            # Tokens are narrow beside the width: W_Q^T W_K once, and not queries and keys of every token.
+            product = jnp.einsum("mc,me->ce", queries, keys)
+            logits = jnp.einsum("ntc,ce,nse->nts", tokens, product, tokens, optimize=[(0, 1), (0, 1)])
+        else:
+            logits = jnp.einsum("ntm,nsm->nts", tokens @ queries.T, tokens @ keys.T)
+        return self.tau0 * logits
+
+    def attend(self, logits: Array) -> Array:
+        """Attention weights of logits (..., T, T)."""
+        if self.attention_kind == "uniform":
+            return jnp.full_like(logits, 1.0 / logits.shape[-1])
+        return jax.nn.relu(logits) if self.attention_kind == "relu" else softmax(logits)
+
+    def raw(self, weights: Params, x: Array, attended: Array, block: int = 0) -> Array:
+        """What a block puts into its relu, (n, T, m)."""
+        raw = jnp.einsum("ntc,mc->ntm", attended, weights[_named("W_V", block)])
+        if self.residual is None:
+            return raw
+        return raw + (x if self.residual == "identity" else x @ weights["S"])
+
+    def forward(self, weights: Params, x: Array) -> Forward:
+        """Outputs, hidden layer and attention for x (n, T, d); JAX, one trial."""
+        tokens, attention = self._block(weights, x, x, 0)
+        for block in range(1, self.depth):
+            tokens, attention = self._block(weights, x, self.tau1 * tokens, block)
+        hidden = self.tau1 * self.pooling(x.shape[-2]) * jnp.sum(tokens, axis=-2)
+        return Forward(hidden @ weights["w_O"], hidden, attention)
+
+    def _block(self, weights: Params, x: Array, tokens: Array, block: int) -> tuple[Array, Array]:
+        attention = self.attend(self.logits(weights, tokens, block))
+        attended = jnp.einsum("nts,nsc->ntc", attention, tokens)
+        return jax.nn.relu(self.raw(weights, x, attended, block)), attention
+
+
+def _named(name: str, block: int) -> str:
+    return name if block == 0 else f"{name}{block + 1}"

@@ -1,0 +1,126 @@
+"""The tangent kernel of a shallow encoder, without its Jacobian.
+
+With U = B X W_V^T, D = 1[U > 0], G = D w_O (entry by entry), t = tau1 / (T or 1), S = G W_V X^T, R the pull-back of S
+through the softmax and M = X^T R X, the gradients of one output are `a = t sum_i relu(U_i)` by w_O, `t G^T B X` by W_V,
+`tau0 t W_K M^T` by W_Q and `tau0 t W_Q M` by W_K. Their inner products need G, B X and M alone: (n T) m numbers, where
+the Jacobian has n (3 d + 1) m.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attnlab.models.attention import Params
+from attnlab.models.encoder import Encoder
+from attnlab.models.precision import in_float64
+
+# Numbers that the largest array of a pair of blocks may have: 64 MB.
+BLOCK = 8_000_000
+
+
+class Parts(NamedTuple):
+    """What the kernel of some sequences is made of."""
+
+    hidden: Array  # (n, m)
+    slopes: Array  # (n, T, m) G
+    attended: Array  # (n, T, d) B X
+    products: Array  # (n, d, d) M
+
+
+def kernel_parts(network: Encoder, weights: Params, x: Array) -> Parts:
+    """G, B X and M of sequences x (n, T, d); JAX."""
+    attention, pull_back = jax.vjp(lambda logits: network.attend(logits), network.logits(weights, x))
+    attended = jnp.einsum("nts,nsd->ntd", attention, x)
+    raw = network.raw(weights, x, attended)
+    slopes = jnp.where(raw > 0, weights["w_O"], 0.0)
+    by_attention = jnp.einsum("ntd,nsd->nts", jnp.einsum("ntm,md->ntd", slopes, weights["W_V"]), x)
+    (by_logits,) = pull_back(by_attention)
+    products = jnp.einsum("nts,ntd,nse->nde", by_logits, x, x, optimize=[(0, 1), (0, 1)])
+    scale = network.tau1 * network.pooling(x.shape[-2])
+    return Parts(scale * jnp.sum(jax.nn.relu(raw), axis=-2), slopes, attended, products)
+
+
+def kernel_blocks(network: Encoder, weights: Params, a: Parts, b: Parts) -> dict[str, Array]:
+    """Inner products of the gradients by each matrix, (n, n') each; JAX."""
+    T, d = a.attended.shape[-2:]
+    t, held = network.tau1 * network.pooling(T), network.held(T, d)
+
+    def rows(array: Array) -> Array:
+        return array.reshape(-1, array.shape[-1])
+
+    pairs = (rows(a.slopes) @ rows(b.slopes).T) * (rows(a.attended) @ rows(b.attended).T)
+    found = {
+        "w_O": a.hidden @ b.hidden.T,
+        "W_V": t**2 * jnp.sum(pairs.reshape(len(a.hidden), T, len(b.hidden), T), axis=(1, 3)),
+    }
+    if network.attention_kind != "uniform":
+        factor = (network.tau0 * t) ** 2
+
+        def inner(M: Array, other: Array, W: Array) -> Array:
+            """<W M_i^T, W M_j^T> of all pairs."""
+            through = jnp.einsum("nde,ef->ndf", M, W.T @ W)
+            return factor * through.reshape(len(M), -1) @ other.reshape(len(other), -1).T
+
+        def turned(M: Array) -> Array:
+            return jnp.swapaxes(M, -1, -2)
+
+        if network.tied:
+            mine, theirs = (p.products + turned(p.products) for p in (a, b))
+            found["W_Q"] = inner(mine, theirs, weights["W_Q"])
+        else:
+            found["W_Q"] = inner(a.products, b.products, weights["W_K"])
+            found["W_K"] = inner(turned(a.products), turned(b.products), weights["W_Q"])
+    return {name: held[name] ** 2 * block for name, block in found.items()}
+
+
+def encoder_kernel(network: Encoder, weights: Params, x: Array) -> Array:
+    """The tangent kernel (n, n) of sequences x at weights, at once; JAX, for use as a metric of a run.
+
+    >>> import attnlab as al
+    >>> data, model = al.data.gaussian_sequences(4, 2, 3), al.models.Encoder(16)
+    >>> kernel = {"kernel": lambda view: encoder_kernel(model, view.params, view.x)}
+    >>> al.descend(data, al.gd(0.1), model=model, steps=2, record=[0, 2], metrics=kernel).metrics["kernel"].shape
+    (2, 4, 4)
+    """
+    parts = kernel_parts(network, weights, x)
+    return sum(kernel_blocks(network, weights, parts, parts).values())  # type: ignore[return-value]
+
+
+@in_float64
+def encoder_kernels(
+    network: Encoder, weights: Params, x: np.ndarray, other: np.ndarray | None = None, *, block: int = BLOCK
+) -> dict[str, np.ndarray]:
+    """The part of each matrix in the kernel of x (n, T, d) with `other`, (n, n'); one block of sequences at a time."""
+    T, d = x.shape[1:]
+    # A block of sequences holds G and relu, a pair of blocks the products of all their tokens.
+    size = int(max(1, min(block // (2 * T * network.width + T * d + d * d), np.sqrt(block) // T)))
+    columns = x if other is None else other
+    found: dict[str, np.ndarray] = {}
+    for i in range(0, len(x), size):
+        mine = _parts(network, weights, x[i : i + size])
+        for j in range(0, len(columns), size):
+            if other is None and j > i:
+                continue
+            theirs = mine if other is None and j == i else _parts(network, weights, columns[j : j + size])
+            for name, part in _blocks(network, weights, mine, theirs).items():
+                whole = found.setdefault(name, np.zeros((len(x), len(columns))))
+                whole[i : i + size, j : j + size] = part
+                if other is None:
+                    whole[j : j + size, i : i + size] = np.asarray(part).T
+    return found
+
+
+@partial(jax.jit, static_argnums=0)
+def _parts(network: Encoder, weights: Params, x: Any) -> Parts:
+    return kernel_parts(network, weights, x)
+
+
+@partial(jax.jit, static_argnums=0)
+def _blocks(network: Encoder, weights: Params, a: Parts, b: Parts) -> dict[str, Array]:
+    return kernel_blocks(network, weights, a, b)
