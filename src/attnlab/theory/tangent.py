@@ -166,17 +166,25 @@ def ntk(
     if isinstance(model, Encoder) and model.depth == 1:
         own = model.check(Sequences.of(data), weights)  # type: ignore[arg-type]
         columns = None if other is None else theirs.rows["x"]
-        return np.sum([*encoder_kernels(model, own, mine.rows["x"], columns, block=block).values()], axis=0)
+        kernel = np.sum([*encoder_kernels(model, own, mine.rows["x"], columns, block=block).values()], axis=0)
+    else:
+        kernel = _by_gradients(mine, theirs, block)
+    # To the last digit, which products of matrices do not promise.
+    return 0.5 * (kernel + kernel.T) if other is None else kernel
+
+
+def _by_gradients(mine: Outputs, theirs: Outputs, block: int) -> Array:
+    """Inner products of gradients, made for a block of sequences at a time."""
     size = max(1, int(block // (2 * mine.size * (mine.rows["y"].shape[-1] if "y" in mine.rows else 1))))
     found: list[list[Any]] = []
     for i in range(0, mine.n, size):
         left = mine.jacobian(slice(i, i + size))
         found.append([])
         for j in range(0, theirs.n, size):
-            if other is None and j < i:  # the kernel is symmetric
+            if mine is theirs and j < i:  # the kernel is symmetric
                 found[-1].append(found[j // size][i // size].T)
                 continue
-            right = left if other is None and j == i else theirs.jacobian(slice(j, j + size))
+            right = left if mine is theirs and j == i else theirs.jacobian(slice(j, j + size))
             found[-1].append(left @ right.T)
     return np.block(found)
 
@@ -237,7 +245,7 @@ def hessian_norm(
     >>> bool(0 < found.norm < 1 and found.residual < 1e-3 * found.norm)
     True
     """
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     maps = Outputs.of(data, weights, model, head)
     queries = maps.rows["y"].shape[-1] if "y" in maps.rows else 1
@@ -263,7 +271,7 @@ def hessian_norm(
         try:
             values, vectors = eigsh(operator, k=1, which="LM", tol=tolerance, v0=start)  # type: ignore[arg-type]
             value, vector = values[0], vectors[:, 0]
-        except ArpackNoConvergence:
+        except ArpackError:  # no convergence, or no curvature at all
             value, vector = _by_powers(times, start)
     return Curvature(value=float(value), residual=float(np.linalg.norm(times(vector) - value * vector)),
                      products=products)  # fmt: skip

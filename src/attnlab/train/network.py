@@ -57,9 +57,13 @@ def network_job(
     metrics: UserMetrics | None,
 ) -> Job:
     """A network with these options; see `descend`."""
-    for name, given, usual in (("targets", targets, None), ("track", track, None), ("init_scale", init_scale, 1.0)):
-        if given is not usual and given != usual:
-            raise InputError(message(f"`{name}` is not for a network.", "init= takes its weights"))
+    for name, given in (
+        ("targets", targets is not None),
+        ("track", track is not None),
+        ("init_scale", init_scale != 1),
+    ):
+        if given:
+            raise InputError(message(f"`{name}` is not for a network.", "init= takes its weights, metrics= your own"))
     if isinstance(init, str):
         raise InputError(
             message(f"`init` is {init!r}; a network starts from its own law, or from given weights.",
