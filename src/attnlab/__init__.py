@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         solve_margins as solve_margins,
     )
     from attnlab.theory import is_locally_optimal as is_locally_optimal
+    from attnlab.theory.encoder.report import encoder_report as encoder_report
     from attnlab.theory.fast_rates.compare import rates as rates
     from attnlab.train import (
         Trajectory as Trajectory,
@@ -78,6 +79,7 @@ _NAMES = {
     "attnlab.train": ("descend", "flow", "regularization_path", "Trajectory", "cosine", "misalignment"),
     "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),
     "attnlab.theory": ("is_locally_optimal",),
+    "attnlab.theory.encoder.report": ("encoder_report",),
     "attnlab.theory.fast_rates.compare": ("rates",),
     "attnlab.store": ("Store",),
 }  # fmt: skip

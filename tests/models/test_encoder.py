@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from encoder_oracle import closed_gradients, encoder_outputs
+from network_oracle import closed_gradients, encoder_outputs
 from hypothesis import given, settings, strategies as st
 
 import attnlab as al

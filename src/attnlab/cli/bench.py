@@ -14,7 +14,8 @@ from attnlab.errors import AttnlabError
 
 @dataclass(frozen=True)
 class Bench:
-    """Time training against a plain PyTorch loop and the solver against cvxpy, side by side, and print ratios."""
+    """Time training against a plain PyTorch loop, the solver against cvxpy and tangent kernels against the product of
+    Jacobians, side by side, and print ratios."""
 
     quick: bool = False
     """Fewer steps and no growth table: a look in well under a minute."""
@@ -23,12 +24,12 @@ class Bench:
     out: Path | None = None
     """Also write the JSON to this file."""
 
-    only: Literal["descent", "margin"] | None = None
-    """One of the two benchmarks: training, or the max-margin solver."""
+    only: Literal["descent", "margin", "kernel"] | None = None
+    """One of the benchmarks: training, the max-margin solver, or the tangent kernel."""
 
     def run(self) -> int:
         results = {}
-        for name in ("descent", "margin"):
+        for name in ("descent", "margin", "kernel"):
             if self.only not in (None, name):
                 continue
             module = _benchmark(name)

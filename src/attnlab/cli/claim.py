@@ -20,7 +20,7 @@ class Claims:
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
     """Which, as svm-T2 rates-K8 (default: all)."""
     paper: str | None = None
-    """All claims of one paper: svm, rates or multihead."""
+    """All claims of one paper: svm, rates, multihead or encoder."""
     list: bool = False
     """Only say what there is."""
     scale: Literal["smoke", "quick", "paper"] = "quick"

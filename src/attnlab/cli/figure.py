@@ -22,7 +22,7 @@ class Figures:
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
     """Which, as svm-5 rates-2 (default: all that can be made)."""
     paper: str | None = None
-    """All figures of one paper: svm, rates or multihead."""
+    """All figures of one paper: svm, rates, multihead or encoder."""
     list: bool = False
     """Only say what there is."""
     scale: Literal["smoke", "quick", "paper"] = "quick"

@@ -13,6 +13,8 @@
 | `condition_1`, `JointModel` | what joint training of head and attention asks for |
 | `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |
 | `attnlab.theory.multihead` | bounds, margins and reports for multi-head attention (a package) |
+| `attnlab.theory.encoder` | constants, kernels, widths and reports for shallow encoders (a package) |
+| `ntk`, `kernel_distance`, `hessian_norm` | tangent kernel and curvature of any model |
 | `fit_rate`, `compare_families` | how fast does a curve fall? |
 """
 
@@ -60,4 +62,10 @@ from attnlab.theory.lipschitz import (
     LossConstants as LossConstants,
     lipschitz_constants as lipschitz_constants,
     loss_constants as loss_constants,
+)
+from attnlab.theory.tangent import (
+    Curvature as Curvature,
+    hessian_norm as hessian_norm,
+    kernel_distance as kernel_distance,
+    ntk as ntk,
 )

@@ -1,0 +1,275 @@
+"""Constants of Proposition 1, from data and start to conditions, step size and rate.
+
+*On the Convergence of Encoder-only Shallow Transformers*. Sums over tokens are written for sum pooling; for mean
+pooling tau1 is the hidden scale divided by T, and nothing else changes. The loss is half the sum of squares.
+
+Where a printed formula has a slip there are two modes, "paper" and "corrected". The statements survive: only constants
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.data.tokens import Array
+from attnlab.errors import InputError, message
+from attnlab.theory.encoder.checks import EPS, Mode, at_least_one, at_least_zero, finite, mode_of, positive, sequences
+from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """An inequality `left >= right`.
+
+    Attributes:
+        name: its number in the paper.
+        left, right: the two sides.
+        entries: what the maximum on the right is over, by parameter; empty where there is none.
+    """
+
+    name: str
+    left: float
+    right: float
+    entries: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def margin(self) -> float:
+        """`left / right`. With nothing on the right: inf, or 1 if both are 0, since then they are equal."""
+        if self.right > 0:
+            return self.left / self.right
+        return np.inf if self.left > 0 else 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Is the left side at least as large?"""
+        return self.margin >= 1.0
+
+    @property
+    def largest(self) -> str | None:
+        """The parameter whose entry is the maximum; None where there is no maximum."""
+        return max(self.entries, key=lambda name: self.entries[name]) if self.entries else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What Proposition 1 is about.
+
+    Attributes:
+        N, T, d, width: sequences, tokens, dimension, width m.
+        tau0: scale inside the softmax.
+        tau1: scale of the hidden layer, with the 1 / T of mean pooling.
+        C_x: least number with `|X_n|_F <= sqrt(T) C_x` (Assumption 1).
+        norms: spectral norms of the four parameters at the start, by "Q", "K", "V", "O".
+        radius: C_P, how far each parameter may move.
+        alpha: least singular value of F_pre at the start, the N-th one; 0 where N > m.
+        start_loss: half the sum of squares at the start.
+        shortcut: spectral norm of what the residual multiplies tokens by; 0 without one.
+
+    >>> found = Constants(N=1, T=1, d=1, width=4, tau0=0.5, tau1=1.0, C_x=2.0, norms=dict.fromkeys("QKVO", 1.0),
+    ...                   radius=dict.fromkeys("QKVO", 1.0), alpha=3.0, start_loss=0.5)
+    >>> found.rho, found.zeta, found.condition_2.right
+    (2.0, 16.0, 512.0)
+    """
+
+    N: int
+    T: int
+    d: int
+    width: int
+    tau0: float
+    tau1: float
+    C_x: float
+    norms: Mapping[str, float]
+    radius: Mapping[str, float]
+    alpha: float
+    start_loss: float
+    shortcut: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least_one(N=self.N, T=self.T, d=self.d, width=self.width)
+        positive(tau1=self.tau1)
+        at_least_zero(
+            tau0=self.tau0, C_x=self.C_x, alpha=self.alpha, start_loss=self.start_loss, shortcut=self.shortcut
+        )
+        for name, values in (("norms", self.norms), ("radius", self.radius)):
+            if set(values) != set(NAMES):
+                raise InputError(message(f"`{name}` has {sorted(values)}; wanted one number for each of Q, K, V, O."))
+        at_least_zero(**{f"norms[{k}]": v for k, v in self.norms.items()})
+        positive(**{f"radius[{k}]": v for k, v in self.radius.items()})
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        weights: Mapping[str, ArrayLike],
+        *,
+        tau0: float,
+        tau1: float,
+        radius: float | Mapping[str, float] = 1.0,
+        residual: ArrayLike | str | None = None,
+    ) -> Constants:
+        """The constants of given data and start.
+
+        Args:
+            x, y: tokens (n, T, d) and labels (n,).
+            weights, tau0, tau1, residual: as for `forward`.
+            radius: C_P, one number or one for each of "Q", "K", "V", "O".
+
+        alpha comes from the singular values of F_pre: squares of small ones drown in the rounding of F F^T. One that
+        is rounding of F_pre itself, below `max(N, m) eps` of the largest, is 0.
+
+        >>> start = {"W_Q": [[0.0]], "W_K": [[0.0]], "W_V": [[3.0]], "w_O": [1.0]}
+        >>> found = Constants.of([[[1.0], [1.0]]], [4.0], start, tau0=1.0, tau1=0.5)
+        >>> found.C_x, found.alpha, found.start_loss
+        (1.0, 3.0, 0.5)
+        """
+        tokens = sequences(x)
+        n, T, d = tokens.shape
+        own = checked_weights(weights, d)
+        labels = finite("y", y, (n,))
+        inside, outputs = hidden(tokens, own, tau0, tau1, residual)
+        S = residual_matrix(residual, d, len(own["w_O"]))
+        return cls(
+            N=n, T=T, d=d, width=len(own["w_O"]), tau0=float(tau0), tau1=float(tau1),
+            C_x=float(np.linalg.norm(tokens, axis=(1, 2)).max() / np.sqrt(T)),
+            norms={letter: float(np.linalg.norm(own[name], ord=2)) for letter, name in NAMES.items()},
+            radius=dict(radius) if isinstance(radius, Mapping) else dict.fromkeys(NAMES, float(radius)),
+            alpha=least_singular_value(inside), start_loss=0.5 * float(np.sum((outputs - labels) ** 2)),
+            shortcut=0.0 if S is None else float(np.linalg.norm(S, ord=2)),
+        )  # fmt: skip
+
+    @property
+    def lambda_bar(self) -> dict[str, float]:
+        """`|W_P| + C_P`, which bounds the norm of each parameter on the way."""
+        return {name: self.norms[name] + self.radius[name] for name in NAMES}
+
+    @property
+    def rho(self) -> float:
+        """`N^(1/2) T^(3/2) tau1 C_x`."""
+        return float(np.sqrt(float(self.N)) * self.T * np.sqrt(float(self.T)) * self.tau1 * self.C_x)
+
+    @property
+    def reach(self) -> float:
+        """`2 tau0 C_x^2 T`, the factor of everything that goes through the softmax."""
+        return 2.0 * self.tau0 * self.C_x * self.C_x * self.T
+
+    @property
+    def z(self) -> float:
+        """z of Proposition 1, `l_O^2 (1 + 4 tau0^2 C_x^4 T^2 l_V^2 (l_Q^2 + l_K^2))`; l is `lambda_bar`."""
+        bar = self.lambda_bar
+        return bar["O"] ** 2 * (1.0 + (self.reach * bar["V"]) ** 2 * (bar["Q"] ** 2 + bar["K"] ** 2))
+
+    @property
+    def zeta(self) -> float:
+        """z of Lemma 14, another number than that of Proposition 1: `2 tau0 C_x^2 T (l_Q + l_K)`."""
+        return self.reach * (self.lambda_bar["Q"] + self.lambda_bar["K"])
+
+    @property
+    def hidden_bar(self) -> float:
+        """`|F_pre| <= rho hidden_bar`: l_V, and with a residual `l_V + |S| / sqrt(T)` (Appendix C.7)."""
+        return self.lambda_bar["V"] + self.shortcut / float(np.sqrt(float(self.T)))
+
+    @property
+    def slopes(self) -> dict[str, float]:
+        """Lemma 12: the gradient of the loss by each parameter is at most this times `|f - y|`."""
+        bar = self.lambda_bar
+        through = self.rho * self.reach * bar["V"] * bar["O"]
+        return {
+            "Q": through * bar["K"],
+            "K": through * bar["Q"],
+            "V": self.rho * bar["O"],
+            "O": self.rho * self.hidden_bar,
+        }
+
+    @property
+    def condition_2(self) -> Condition:
+        """Eq. (2): `alpha^2 >= 8 rho max(entries) sqrt(2 loss)`, which keeps every parameter within its C_P.
+
+        Entries: `l_V / C_O`, `l_O / C_V`, `2 tau0 C_x^2 T l_K l_V l_O / C_Q` and the same with l_Q / C_K, under the
+        parameter whose C_P they hold.
+        """
+        bar = self.lambda_bar
+        through = self.reach * bar["V"] * bar["O"]
+        entries = {
+            "O": self.hidden_bar / self.radius["O"],
+            "V": bar["O"] / self.radius["V"],
+            "Q": through * bar["K"] / self.radius["Q"],
+            "K": through * bar["Q"] / self.radius["K"],
+        }
+        right = 8.0 * self.rho * max(entries.values()) * self.start_distance
+        return Condition(name="(2)", left=self.alpha**2, right=right, entries=entries)
+
+    @property
+    def condition_3(self) -> Condition:
+        """Eq. (3): `alpha^3 >= 32 rho^2 z sqrt(2 loss) / l_O`, which keeps F_pre near where it was."""
+        right = 32.0 * self.rho**2 * self.z * self.start_distance / self.lambda_bar["O"]
+        return Condition(name="(3)", left=self.alpha**3, right=right)
+
+    @property
+    def start_distance(self) -> float:
+        """`sqrt(2 loss)`, which is `|f - y|` at the start."""
+        return float(np.sqrt(2.0 * self.start_loss))
+
+    @property
+    def applies(self) -> bool:
+        """Does Proposition 1 promise a rate: m >= N, alpha > 0 and both conditions?"""
+        return self.width >= self.N and self.alpha > 0 and self.condition_2.holds and self.condition_3.holds
+
+    def c1(self, mode: Mode = "corrected") -> float:
+        """`|f' - f| <= c1 |theta' - theta|`: `rho (l_V + l_O + l_O l_V zeta)`. Eq. (36); printed without that l_O."""
+        bar = self.lambda_bar
+        factor = 1.0 if mode_of(mode) == "paper" else bar["O"]
+        return self.rho * (self.hidden_bar + bar["O"] + factor * bar["V"] * self.zeta)
+
+    def c2(self) -> float:
+        """`|grad f| <= c2`, Eq. (11): the root of the sum of squares of `slopes`."""
+        return float(np.linalg.norm(list(self.slopes.values())))
+
+    def c3(self, mode: Mode = "corrected") -> float:
+        """`|grad f' - grad f| <= c3 |theta' - theta|`, Eq. (14), where no preactivation changes its sign.
+
+            c3^2 = N (p1^2 + p2^2 + q(l_K, l_K)^2 + q(l_Q, l_Q)^2),   a = 1 + l_V zeta,   b = l_O C_x sqrt(T) a + 1
+            p1 = tau1 C_x T^(3/2) a,   p2 = tau1 C_x T^(3/2) (l_O zeta + b)
+            q(l, k) = tau0 tau1 C_x T^(3/2) (2 l T C_x^2 (l_V b + l_O) + l_V l_O C_x^2 T (1 + 3 k zeta))
+
+        Printed q has T for T^(3/2), `C_x^2 T + 3 k zeta` for the last bracket, and k = l_K in both. The proof takes
+        the slope of relu to be Lipschitz, so across a kink the gradient may change by more.
+        """
+        bar, zeta, T, C_x = self.lambda_bar, self.zeta, float(self.T), self.C_x
+        a = 1.0 + bar["V"] * zeta
+        b = bar["O"] * C_x * np.sqrt(T) * a + 1.0
+        each = self.tau1 * C_x * T * np.sqrt(T)
+        printed = mode_of(mode) == "paper"
+
+        def q(moved: str) -> float:
+            first = 2.0 * bar[moved] * T * C_x * C_x * (bar["V"] * b + bar["O"])
+            if printed:
+                last = C_x * C_x * T + 3.0 * bar["K"] * zeta
+                return self.tau0 * self.tau1 * C_x * T * (first + bar["V"] * bar["O"] * last)
+            return self.tau0 * each * (first + bar["V"] * bar["O"] * C_x * C_x * T * (1.0 + 3.0 * bar[moved] * zeta))
+
+        parts = [each * a, each * (bar["O"] * zeta + b), q("K"), q("Q")]
+        return float(np.sqrt(float(self.N)) * np.linalg.norm(parts))
+
+    def smoothness(self, mode: Mode = "corrected") -> float:
+        """C of Proposition 1, `c1 c2 + c3 sqrt(2 loss)`. Eq. (37) prints `2 c3 loss` for the last term."""
+        last = 2.0 * self.start_loss if mode_of(mode) == "paper" else self.start_distance
+        return self.c1(mode) * self.c2() + self.c3(mode) * last
+
+    def largest_step(self, mode: Mode = "corrected") -> float:
+        """`1 / C`; inf where C is 0, that is, where all tokens are 0."""
+        C = self.smoothness(mode)
+        return 1.0 / C if C > 0 else np.inf
+
+
+def least_singular_value(rows: Array) -> float:
+    """The least s with `|rows^T r| >= s |r|` for all r; 0 if there are more rows than columns, or it is rounding."""
+    n, m = rows.shape
+    if n > m:
+        return 0.0
+    values = np.linalg.svd(rows, compute_uv=False)
+    return float(values[-1]) if values[-1] > max(n, m) * EPS * values[0] else 0.0
