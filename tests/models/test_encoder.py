@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from network_oracle import closed_gradients, encoder_outputs
 from hypothesis import given, settings, strategies as st
+from network_oracle import closed_gradients, encoder_outputs
 
 import attnlab as al
 from attnlab.models import Encoder, FullyConnected

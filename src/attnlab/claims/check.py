@@ -66,6 +66,24 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "saturation",
         )
     ),
+    "encoder": tuple(
+        f"attnlab.claims.encoder.{name}"
+        for name in (
+            "probability",
+            "lipschitz",
+            "gradients_bounds",
+            "proposition_1",
+            "eigenvalues",
+            "conditions",
+            "kernel_limits",
+            "degenerate",
+            "hessian",
+            "training",
+            "errata_proofs",
+            "kernel_errata",
+            "training_errata",
+        )
+    ),
 }
 
 

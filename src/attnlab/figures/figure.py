@@ -34,6 +34,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
     ),
     "rates": tuple(f"attnlab.figures.rates.{name}" for name in ("signal", "joint", "start", "digits", "planned")),
     "multihead": tuple(f"attnlab.figures.multihead.{name}" for name in ("mixture", "planted", "planned")),
+    "encoder": tuple(f"attnlab.figures.encoder.{name}" for name in ("widths", "vectors", "starts", "planned")),
 }
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000

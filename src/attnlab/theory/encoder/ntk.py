@@ -8,6 +8,7 @@ the Jacobian has n (3 d + 1) m.
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from attnlab.models.precision import in_float64
 
 # Numbers that the largest array of a pair of blocks may have: 64 MB.
 BLOCK = 8_000_000
+# Into how many stripes of rows the lower half of a symmetric kernel is cut.
+STRIPES = 4
 
 
 class Parts(NamedTuple):
@@ -46,37 +49,56 @@ def kernel_parts(network: Encoder, weights: Params, x: Array) -> Parts:
     return Parts(scale * jnp.sum(jax.nn.relu(raw), axis=-2), slopes, attended, products)
 
 
-def kernel_blocks(network: Encoder, weights: Params, a: Parts, b: Parts) -> dict[str, Array]:
-    """Inner products of the gradients by each matrix, (n, n') each; JAX."""
+def kernel_blocks(network: Encoder, weights: Params, a: Parts, other: Parts | None = None) -> dict[str, Array]:
+    """Inner products of the gradients by each matrix, (n, n'), or (n, n) without another; JAX."""
+    b = a if other is None else other
     T, d = a.attended.shape[-2:]
     t, held = network.tau1 * network.pooling(T), network.held(T, d)
+    by_V = _all_pairs(a) if other is None else _pairs(a, b)
+    found = {"w_O": a.hidden @ b.hidden.T, "W_V": t**2 * by_V}
+    if network.attention_kind != "uniform":
+        mine, theirs = a.products, b.products
+        if network.tied:
+            mine, theirs = (M + jnp.swapaxes(M, -1, -2) for M in (mine, theirs))
+        queries = weights["W_Q"]
+        keys = queries if network.tied else weights["W_K"]
+
+        def inner(through: Array) -> Array:
+            """<through_i, M_j> of all pairs."""
+            return (network.tau0 * t) ** 2 * through.reshape(len(through), -1) @ theirs.reshape(len(theirs), -1).T
+
+        found["W_Q"] = inner(mine @ (keys.T @ keys))  # <W_K M_i^T, W_K M_j^T>
+        if not network.tied:
+            found["W_K"] = inner((queries.T @ queries) @ mine)
+    return {name: held[name] ** 2 * block for name, block in found.items()}
+
+
+def _pairs(a: Parts, b: Parts) -> Array:
+    """sum_ij (G_i . G_j) (z_i . z_j) over the tokens of two sequences, for all pairs of them."""
+    T = a.attended.shape[-2]
 
     def rows(array: Array) -> Array:
         return array.reshape(-1, array.shape[-1])
 
-    pairs = (rows(a.slopes) @ rows(b.slopes).T) * (rows(a.attended) @ rows(b.attended).T)
-    found = {
-        "w_O": a.hidden @ b.hidden.T,
-        "W_V": t**2 * jnp.sum(pairs.reshape(len(a.hidden), T, len(b.hidden), T), axis=(1, 3)),
-    }
-    if network.attention_kind != "uniform":
-        factor = (network.tau0 * t) ** 2
+    products = (rows(a.slopes) @ rows(b.slopes).T) * (rows(a.attended) @ rows(b.attended).T)
+    return jnp.sum(products.reshape(len(a.hidden), T, len(b.hidden), T), axis=(1, 3))
 
-        def inner(M: Array, other: Array, W: Array) -> Array:
-            """<W M_i^T, W M_j^T> of all pairs."""
-            through = jnp.einsum("nde,ef->ndf", M, W.T @ W)
-            return factor * through.reshape(len(M), -1) @ other.reshape(len(other), -1).T
 
-        def turned(M: Array) -> Array:
-            return jnp.swapaxes(M, -1, -2)
+def _all_pairs(a: Parts) -> Array:
+    """The same of sequences with themselves; what is symmetric is mirrored, most of it, which saves a third."""
+    n = len(a.hidden)
+    cuts = [n * k // STRIPES for k in range(STRIPES + 1)]
+    stripes = [
+        jnp.pad(_pairs(_some(a, first, last), _some(a, 0, last)), ((0, 0), (0, n - last)))
+        for first, last in itertools.pairwise(cuts)
+        if last > first
+    ]
+    lower = jnp.tril(jnp.concatenate(stripes))
+    return lower + jnp.tril(lower, -1).T
 
-        if network.tied:
-            mine, theirs = (p.products + turned(p.products) for p in (a, b))
-            found["W_Q"] = inner(mine, theirs, weights["W_Q"])
-        else:
-            found["W_Q"] = inner(a.products, b.products, weights["W_K"])
-            found["W_K"] = inner(turned(a.products), turned(b.products), weights["W_Q"])
-    return {name: held[name] ** 2 * block for name, block in found.items()}
+
+def _some(a: Parts, first: int, last: int) -> Parts:
+    return Parts(*(part[first:last] for part in a))
 
 
 def encoder_kernel(network: Encoder, weights: Params, x: Array) -> Array:
@@ -89,7 +111,7 @@ def encoder_kernel(network: Encoder, weights: Params, x: Array) -> Array:
     (2, 4, 4)
     """
     parts = kernel_parts(network, weights, x)
-    return sum(kernel_blocks(network, weights, parts, parts).values())  # type: ignore[return-value]
+    return sum(kernel_blocks(network, weights, parts).values())  # type: ignore[return-value]
 
 
 @in_float64
@@ -107,7 +129,7 @@ def encoder_kernels(
         for j in range(0, len(columns), size):
             if other is None and j > i:
                 continue
-            theirs = mine if other is None and j == i else _parts(network, weights, columns[j : j + size])
+            theirs = None if other is None and j == i else _parts(network, weights, columns[j : j + size])
             for name, part in _blocks(network, weights, mine, theirs).items():
                 whole = found.setdefault(name, np.zeros((len(x), len(columns))))
                 whole[i : i + size, j : j + size] = part
@@ -122,5 +144,5 @@ def _parts(network: Encoder, weights: Params, x: Any) -> Parts:
 
 
 @partial(jax.jit, static_argnums=0)
-def _blocks(network: Encoder, weights: Params, a: Parts, b: Parts) -> dict[str, Array]:
-    return kernel_blocks(network, weights, a, b)
+def _blocks(network: Encoder, weights: Params, a: Parts, other: Parts | None) -> dict[str, Array]:
+    return kernel_blocks(network, weights, a, other)

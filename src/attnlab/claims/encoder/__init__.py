@@ -1,0 +1,1 @@
+"""Claims of *On the Convergence of Encoder-only Shallow Transformers*."""

@@ -1,0 +1,1 @@
+"""Figures of *On the Convergence of Encoder-only Shallow Transformers*."""
