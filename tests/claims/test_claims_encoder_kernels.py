@@ -361,3 +361,11 @@ def test_a_wrong_part_of_the_kernel_is_noticed(monkeypatch):
 
     monkeypatch.setattr(degenerate, "encoder_kernels", other)
     assert degenerate.last_layer(SMOKE, printed=False).verdict is Verdict.FAILS
+
+
+def test_distance_from_means_by_eigenvalues():
+    rng = np.random.default_rng(4)
+    P, star = rng.standard_normal((2, 4, 7))
+    error, least = kernel_limits.distance_from_means(P, star)
+    assert error == pytest.approx(np.sqrt(np.sum((P @ P.T - star @ star.T) ** 2)), rel=1e-12)
+    assert least == pytest.approx(np.linalg.eigvalsh(P @ P.T)[0], rel=1e-9)

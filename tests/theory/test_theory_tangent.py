@@ -6,7 +6,7 @@ import pytest
 import attnlab as al
 from attnlab.models import Encoder, FullyConnected, MultiHead
 from attnlab.theory.multihead import ntk_gram
-from attnlab.theory.tangent import Outputs, hessian_norm, kernel_distance, ntk
+from attnlab.theory.tangent import Outputs, hessian_norm, kernel_distance, ntk, ntk_eigenvalues
 
 NETWORKS = {
     "lecun": Encoder(6),
@@ -168,6 +168,19 @@ def test_power_iteration_tells_signs_apart():
         value, vector = _by_powers(lambda v, m=matrix: m @ v, rng.standard_normal(30))
         assert abs(value) == pytest.approx(5.0, rel=1e-6)
         np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-5 if top[1] == -5.0 else 2e-2)
+
+
+def test_eigenvalues_are_squared_singular_values_of_the_jacobian():
+    import jax
+
+    data, model = al.data.gaussian_sequences(5, 3, 4, seed=2), Encoder(16)
+    weights = model.initial(data)
+    with jax.enable_x64(True):
+        singular = np.linalg.svd(Outputs.of(data, weights, model).jacobian(), compute_uv=False)
+    np.testing.assert_allclose(ntk_eigenvalues(data, weights, model), singular[::-1] ** 2, rtol=1e-10)
+    turned = al.Sequences(x=np.concatenate([data.x, data.x[:1, ::-1]]), y=np.zeros(6))  # tokens in another order
+    values = ntk_eigenvalues(turned, weights, model)
+    assert values[0] == 0.0 < values[1]
 
 
 def test_kernel_distance():

@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.families import _sizes, each_trial
 from attnlab.data.fingerprint import digest
-from attnlab.data.tokens import Array, Tokens, finite_numbers, token_array
+from attnlab.data.tokens import Array, Sized, Tokens, finite_numbers, token_array
 from attnlab.errors import InputError, message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Sequences:
+class Sequences(Sized):
     """Sequences of tokens with real labels, checked once and then frozen.
 
     Args:
@@ -68,26 +68,6 @@ class Sequences:
         if read not in ("embedding", "sequence"):
             raise InputError(message(f"`read` is {read!r}; wanted 'embedding' or 'sequence'."))
         return cls(x=vectors[..., None, :] if read == "embedding" else vectors[..., None], y=y)
-
-    @property
-    def trials(self) -> int | None:
-        """Length of the trial axis, or None without one."""
-        return self.x.shape[0] if self.x.ndim == 4 else None
-
-    @property
-    def n(self) -> int:
-        """Number of sequences."""
-        return self.x.shape[-3]
-
-    @property
-    def T(self) -> int:
-        """Tokens per sequence."""
-        return self.x.shape[-2]
-
-    @property
-    def d(self) -> int:
-        """Dimension of a token."""
-        return self.x.shape[-1]
 
     def __getitem__(self, trial: int | slice) -> Sequences:
         """One trial (or a slice of trials) of a batch."""

@@ -18,8 +18,34 @@ from attnlab.errors import InputError, message
 Array = NDArray[np.float64]
 
 
+class Sized:
+    """Sizes of tokens x, (n, T, d) or (trials, n, T, d)."""
+
+    x: Array
+
+    @property
+    def trials(self) -> int | None:
+        """Length of the trial axis, or None without one."""
+        return self.x.shape[0] if self.x.ndim == 4 else None
+
+    @property
+    def n(self) -> int:
+        """Number of sequences."""
+        return self.x.shape[-3]
+
+    @property
+    def T(self) -> int:
+        """Tokens per sequence."""
+        return self.x.shape[-2]
+
+    @property
+    def d(self) -> int:
+        """Dimension of a token."""
+        return self.x.shape[-1]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Tokens:
+class Tokens(Sized):
     """Sequences of tokens with their queries, labels and prediction head, checked once and then frozen.
 
     Attention with weights W looks at sequence i through `softmax(x_i W z_i)`.
@@ -98,26 +124,6 @@ class Tokens:
         if not -T <= query < T:
             raise InputError(message(f"`query` is {query}; sequences of {T} tokens have rows 0 to {T - 1}."))
         return cls(x=x_, z=x_[..., query, :], y=y, v=v, mask=mask, info=info)
-
-    @property
-    def trials(self) -> int | None:
-        """Length of the trial axis, or None without one."""
-        return self.x.shape[0] if self.x.ndim == 4 else None
-
-    @property
-    def n(self) -> int:
-        """Number of sequences."""
-        return self.x.shape[-3]
-
-    @property
-    def T(self) -> int:
-        """Tokens per sequence."""
-        return self.x.shape[-2]
-
-    @property
-    def d(self) -> int:
-        """Dimension of a token."""
-        return self.x.shape[-1]
 
     @property
     def K(self) -> int | None:

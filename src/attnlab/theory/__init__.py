@@ -14,7 +14,7 @@
 | `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |
 | `attnlab.theory.multihead` | bounds, margins and reports for multi-head attention (a package) |
 | `attnlab.theory.encoder` | constants, kernels, widths and reports for shallow encoders (a package) |
-| `ntk`, `kernel_distance`, `hessian_norm` | tangent kernel and curvature of any model |
+| `ntk`, `ntk_eigenvalues`, `kernel_distance`, `hessian_norm` | tangent kernel and curvature of any model |
 | `fit_rate`, `compare_families` | how fast does a curve fall? |
 """
 
@@ -68,4 +68,5 @@ from attnlab.theory.tangent import (
     hessian_norm as hessian_norm,
     kernel_distance as kernel_distance,
     ntk as ntk,
+    ntk_eigenvalues as ntk_eigenvalues,
 )

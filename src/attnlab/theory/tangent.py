@@ -189,6 +189,23 @@ def _by_gradients(mine: Outputs, theirs: Outputs, block: int) -> Array:
     return np.block(found)
 
 
+def ntk_eigenvalues(
+    data: Tokens | Sequences, weights: Weights, model: Model = None, *, head: HeadLike = "linear", block: int = BLOCK
+) -> Array:
+    """Eigenvalues of the tangent kernel, ascending, as `ntk` has it; 0 where they are rounding.
+
+    The least one is how fast the slowest part of the errors is learned, `2 / largest` the step beyond which squared
+    errors grow. Those below `n eps` of the largest are not told from 0 in float64.
+
+    >>> import attnlab as al
+    >>> data = al.Sequences.of_vectors([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [1.0, 2.0, 3.0])  # two are the same
+    >>> ntk_eigenvalues(data, {"W_V": [[1.0, 1.0]], "w_O": [1.0]}, al.models.FullyConnected(1)).round(6).tolist()
+    [0.0, 1.267949, 4.732051]
+    """
+    values = np.linalg.eigvalsh(ntk(data, weights, model, head=head, block=block)).astype(np.float64)
+    return np.where(values > len(values) * np.finfo(np.float64).eps * values[-1], values, 0.0)
+
+
 def kernel_distance(a: ArrayLike, b: ArrayLike) -> Any:
     """`1 - <a, b> / (|a| |b|)`: 0 for proportional kernels, at most 1 for positive semidefinite ones.
 

@@ -158,6 +158,11 @@ def first_tokens(x: Array, product: Array, tau0: float) -> Array:
     return np.einsum("ns,nsd->nd", softmax(logits, axis=-1), x)
 
 
+def distance_from_means(rows: Array, star: Array) -> tuple[float, float]:
+    """|P P^T - P* P*^T|_F and the least eigenvalue of P P^T, for rows P and P* (n, d)."""
+    return float(np.linalg.norm(rows @ rows.T - star @ star.T)), least_singular_value(rows) ** 2
+
+
 def lemma_16(scale: Scale) -> Outcome:
     """Largest 4 |P P^T - P* P*^T|_F / lambda_* at the width (corrected, see encoder-E14) that the proof asks for.
 
@@ -173,8 +178,7 @@ def lemma_16(scale: Scale) -> Outcome:
             asked = lemma_16_width(least, N=n, T=t, d=D, C_x=assumption_1(x).C_x, variance=variance)
 
             def away(m: float, x=x, star=star, variance=variance, rng=rng) -> tuple[float, float]:
-                rows = first_tokens(x, query_key_product(m, D, variance, rng), 1.0 / m)
-                return float(np.linalg.norm(rows @ rows.T - star @ star.T)), least_singular_value(rows) ** 2
+                return distance_from_means(first_tokens(x, query_key_product(m, D, variance, rng), 1.0 / m), star)
 
             name = f"{law}, N = {n}, T = {t}"
             found = np.array([away(asked) for _ in range(draws)])

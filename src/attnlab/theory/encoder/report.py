@@ -33,7 +33,7 @@ from attnlab.theory.encoder.constants import Condition, Constants
 from attnlab.theory.encoder.forward import forward
 from attnlab.theory.encoder.spectrum import Lambda0, lambda_0
 from attnlab.theory.encoder.widths import RequiredWidth, required_width
-from attnlab.theory.tangent import ntk
+from attnlab.theory.tangent import ntk_eigenvalues
 
 # The rate of Eq. (4) is 1 - RATE step alpha^2.
 RATE = 0.5
@@ -235,7 +235,7 @@ def encoder_report(
     constants = Constants.of(data.x, data.y, four, tau0=model.tau0, tau1=tau1, radius=radius, residual=residual)
     return EncoderReport(
         model=model, n=data.n, T=data.T, d=data.d, loss=loss, unit=2.0 * REDUCTIONS[loss](data.n), constants=constants,
-        eigenvalues=np.asarray(np.linalg.eigvalsh(ntk(data, own, model)), dtype=np.float64), lambda0=spread,
+        eigenvalues=ntk_eigenvalues(data, own, model), lambda0=spread,
         widths=_widths(data, model, constants.C_x, spread.value),
         assumptions=Assumptions(one=assumption_1(data.x), two=assumption_2(data.x), three=assumption_3(data.x),
                                 four=assumption_4(data.x)), step=step,
