@@ -28,7 +28,7 @@ from attnlab.models.multihead import HeadsModel, HeadsProblem, MultiHead, check_
 from attnlab.models.network import Network
 from attnlab.models.precision import in_float64
 from attnlab.models.softmax import softmax
-from attnlab.theory.encoder.ntk import BLOCK, encoder_kernels
+from attnlab.theory.encoder.ntk import BLOCK, encoder_kernels, even
 from attnlab.train.alignment import misalignment
 
 Model = MultiHead | Network | None
@@ -175,7 +175,8 @@ def ntk(
 
 def _by_gradients(mine: Outputs, theirs: Outputs, block: int) -> Array:
     """Inner products of gradients, made for a block of sequences at a time."""
-    size = max(1, int(block // (2 * mine.size * (mine.rows["y"].shape[-1] if "y" in mine.rows else 1))))
+    queries = mine.rows["y"].shape[-1] if "y" in mine.rows else 1
+    size = even(mine.n, block // (2 * mine.size * queries))
     found: list[list[Any]] = []
     for i in range(0, mine.n, size):
         left = mine.jacobian(slice(i, i + size))

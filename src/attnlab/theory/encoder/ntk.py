@@ -24,7 +24,7 @@ from attnlab.models.precision import in_float64
 # Numbers that the largest array of a pair of blocks may have: 64 MB.
 BLOCK = 8_000_000
 # Into how many stripes of rows the lower half of a symmetric kernel is cut.
-STRIPES = 4
+STRIPES = 2
 
 
 class Parts(NamedTuple):
@@ -85,7 +85,7 @@ def _pairs(a: Parts, b: Parts) -> Array:
 
 
 def _all_pairs(a: Parts) -> Array:
-    """The same of sequences with themselves; what is symmetric is mirrored, most of it, which saves a third."""
+    """The same of sequences with themselves; what is symmetric is mirrored, most of it, which saves a quarter."""
     n = len(a.hidden)
     cuts = [n * k // STRIPES for k in range(STRIPES + 1)]
     stripes = [
@@ -114,6 +114,16 @@ def encoder_kernel(network: Encoder, weights: Params, x: Array) -> Array:
     return sum(kernel_blocks(network, weights, parts).values())  # type: ignore[return-value]
 
 
+def even(n: int, most: float) -> int:
+    """The least size of blocks, at most this large, that cuts n into as few: equal blocks share a compiled program.
+
+    >>> even(100, 87), even(100, 200), even(7, 0)
+    (50, 100, 1)
+    """
+    count = -(-n // max(1, int(most)))
+    return -(-n // count)
+
+
 @in_float64
 def encoder_kernels(
     network: Encoder, weights: Params, x: np.ndarray, other: np.ndarray | None = None, *, block: int = BLOCK
@@ -121,8 +131,8 @@ def encoder_kernels(
     """The part of each matrix in the kernel of x (n, T, d) with `other`, (n, n'); one block of sequences at a time."""
     T, d = x.shape[1:]
     # A block of sequences holds G and relu, a pair of blocks the products of all their tokens.
-    size = int(max(1, min(block // (2 * T * network.width + T * d + d * d), np.sqrt(block) // T)))
     columns = x if other is None else other
+    size = even(len(x), min(block // (2 * T * network.width + T * d + d * d), np.sqrt(block) // T))
     found: dict[str, np.ndarray] = {}
     for i in range(0, len(x), size):
         mine = _parts(network, weights, x[i : i + size])
