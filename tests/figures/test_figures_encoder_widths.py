@@ -88,7 +88,7 @@ def test_a_run_that_overflows_is_told_and_left_out():
     json.dumps(seen.numbers, allow_nan=False)
     assert seen.numbers["scaled"]["seeds that overflow"] == {"m = 10": 1.0, "m = 100": 0.0, "m = 1000": 0.0}
     picture = widths.draw_both(arrays, facts(*READ))
-    assert "1 of 3 at m = 10" in picture.axes[4].texts[0].get_text()
+    assert "left out: 1 of 3 at m = 10 in b." in picture.legends[0].get_title().get_text()
     picture.canvas.draw()
     # narrow networks may overflow; from n on none
     for one in ("adopted", "scaled"):

@@ -28,6 +28,8 @@ ROUNDS = 40
 FAR = 1e-3
 # Slack under which a constraint counts as met while the active set is being found.
 MET = 1e-13
+# Multipliers beyond this solve nothing; their squares must not overflow.
+HUGE = 1e30
 
 
 def active_set(gram: Array, bound: Array) -> Array | None:
@@ -161,6 +163,8 @@ def _active_set_cg(
         x = _conjugate_gradients(times, bound, guess, np.where(guess, x, 0.0))
         slack = times(x) - bound
         found.append(np.maximum(x, 0.0))
+        if np.abs(x).max() > HUGE:
+            break
         better = np.where(guess, x > 0, slack < -1e-12 * bound)
         if np.array_equal(better, guess) or better.tobytes() in seen or not better.any():
             break
@@ -189,6 +193,8 @@ def _conjugate_gradients(
         step = size / curvature
         x += step * direction
         residual -= step * image
+        if np.abs(x).max() > HUGE:  # no multipliers solve a system that contradicts itself
+            break
         following = float(residual @ residual)
         direction = residual + (following / size) * direction
         size = following

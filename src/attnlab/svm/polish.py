@@ -84,6 +84,7 @@ def polish(stack: Stack, W: Array, multipliers: Array, rank: int) -> Factors:
     now = Factors(left[..., :rank] * root, right.transpose(0, 2, 1)[..., :rank] * root, multipliers, np.empty(0))
     tight = guess_tight(stack, W, multipliers)
     best = Factors(now.K, now.Q, now.multipliers, np.full(len(stack), np.inf))
+    _keep_better(unit, now, best)  # a start without a gap is not made better by the proximal term
     for _ in range(STEPS):
         before = best.gap
         now.multipliers = np.where(tight, now.multipliers, 0.0)
