@@ -99,3 +99,17 @@ def test_digest_and_trials():
         again.repeated(3)
     with pytest.raises(al.InputError, match="`trials` is 0"):
         data.repeated(0)
+
+
+def test_saved_and_read_again(tmp_path):
+    data = gaussian_sequences(3, 2, 4, trials=2, seed=7)
+    again = Sequences.load(data.save(tmp_path / "data.npz"))
+    assert again.digest() == data.digest()
+    assert again.info == data.info
+    np.savez(tmp_path / "plain.npz", x=data.x, y=data.y)
+    assert Sequences.load(tmp_path / "plain.npz").digest() == data.digest()
+    np.savez(tmp_path / "short.npz", x=data.x)
+    with pytest.raises(al.InputError, match="lacks y; it holds x"):
+        Sequences.load(tmp_path / "short.npz")
+    with pytest.raises(al.InputError):
+        Sequences.load(tmp_path / "nothing.npz")

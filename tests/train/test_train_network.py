@@ -126,6 +126,16 @@ def test_relative_step_under_ntk_parameterization_is_that_of_the_weights(data):
     assert runs[0].metrics["relative_step"][0] == pytest.approx(step / begun, rel=1e-9)
 
 
+def test_a_start_at_zero_stays_there(data):
+    model = Encoder(4)
+    zero = {k: np.zeros_like(w) for k, w in model.initial(data).items()}
+    run = al.descend(data, al.gd(0.1), model=model, init=zero, steps=3, record=[0, 3])
+    assert all(not w.any() for w in run.weights.values())
+    assert run.metrics["loss"][-1] == pytest.approx(0.5 * np.sum(data.y**2))
+    assert np.isnan(run.metrics["relative_step"]).all()
+    assert run.status.name == "FINISHED"
+
+
 def test_test_loss_and_metrics_of_your_own(data):
     model, other = Encoder(8), al.data.gaussian_sequences(4, 3, 5, seed=9)
     kernel = {"kernel": lambda view: encoder_kernel(model, view.params, view.x)}

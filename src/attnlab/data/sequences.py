@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.data.families import _sizes, each_trial
+from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
 from attnlab.data.tokens import Array, Sized, Tokens, finite_numbers, token_array
 from attnlab.errors import InputError, message
@@ -83,6 +86,22 @@ class Sequences(Sized):
             raise InputError(message(f"`trials` is {trials}; wanted at least 1."))
         x, y = (np.broadcast_to(a, (trials, *a.shape)) for a in (self.x, self.y))
         return Sequences(x=x, y=y, info=self.info)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write x, y and `info` to an npz file; an old file is replaced only once the new one is whole."""
+        return write_npz(path, {"x": self.x, "y": self.y}, {"info": dict(self.info)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Sequences:
+        """Read what `save` wrote, or any npz with arrays x and y."""
+        wanted = "an npz with arrays `x` (n,T,d) and `y` (n,)"
+        arrays, facts = read_npz(path, wanted)
+        missing = [k for k in ("x", "y") if k not in arrays]
+        if missing:
+            held = ", ".join(sorted(arrays)) or "nothing"
+            raise InputError(message(f"`{path}` lacks {', '.join(missing)}; it holds {held}; wanted {wanted}.",
+                                     "np.savez(path, x=x, y=y)"))  # fmt: skip
+        return cls(x=arrays["x"], y=arrays["y"], info=facts.get("info", {}))
 
     def digest(self) -> str:
         """A hash of the arrays: equal for equal data, whatever its history."""

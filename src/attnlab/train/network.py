@@ -118,7 +118,7 @@ def measure(
     | `norm`, `moved` | of all weights, and of their way from the start |
     | `moved_NAME` | the way of one matrix from its start |
     | `hidden_moved` | the way of the hidden layer F_pre (n, m) |
-    | `relative_step` | length of the next step, over the norm of the start |
+    | `relative_step` | length of the next step, over the norm of the start; NaN if that is 0 |
     | `log_gradient_norm`, `step_length` | of the parameters as they are held; length of their next step |
     | `test_loss` | on the test sequences, if there are any |
     """
@@ -133,7 +133,7 @@ def measure(
         "moved": _total(list(away.values())),
         **{f"moved_{k}": a for k, a in away.items()},
         "hidden_moved": _norm(evaluation.hidden - tracked.hidden),
-        "relative_step": _total([_norm(scale[k] * update[k]) for k in names]) / begun,
+        "relative_step": _total([_norm(scale[k] * update[k]) for k in names]) / jnp.where(begun > 0, begun, jnp.nan),
         "log_gradient_norm": total_log_norm(gradient.mantissa, gradient.log_scale),
         "step_length": jnp.exp(total_log_norm(*scaled(update, None))),
     }
