@@ -54,6 +54,7 @@ def test_kernel_is_that_of_the_numerical_jacobian(name):
     assert np.abs(ntk(data, weights, model) - want).max() <= 1e-9 * np.abs(want).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("block", [1, 300, 5000])
 def test_kernel_in_blocks_and_across(name, block):
