@@ -157,3 +157,20 @@ def test_what_is_refused(change, says):
     with pytest.raises(al.InputError) as caught:
         al.encoder_report(given.pop("data"), given.pop("model"), given.pop("weights"), **given)
     assert says in str(caught.value)
+
+
+def test_tokens_of_every_size():
+    """Zeros, tiny and long tokens; what would overflow is refused by name."""
+    model = Encoder(4)
+    x = np.random.default_rng(0).standard_normal((2, 2, 3))
+    zero = al.encoder_report(al.Sequences(x=0.0 * x, y=[1.0, 2.0]), model)
+    assert zero.local_rate == 1.0
+    assert zero.stable_step == np.inf
+    assert zero.widths == {}
+    for size in (1e-120, 1e-30, 1e-3, 1e3, 1e15):
+        report = al.encoder_report(al.Sequences(x=size * x, y=[1.0, 2.0]), model)
+        json.dumps(report.to_json(), allow_nan=False)
+        assert repr(report)
+        assert np.isfinite(report.local_rate)
+    with pytest.raises(al.InputError, match="overflow beyond"):
+        al.encoder_report(al.Sequences(x=1e80 * x, y=[1.0, 2.0]), model)

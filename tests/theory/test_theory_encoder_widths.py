@@ -155,3 +155,16 @@ def test_arguments_are_checked():
             en.lemma_16_error(**{"width": 1, "N": 1, "T": 1, "d": 1, "C_x": 1.0, **bad})
     with pytest.raises(InputError):
         en.lemma_16_width(-1.0, N=1, T=1, d=1, C_x=1.0)
+
+
+@pytest.mark.parametrize("init", ["lecun", "ntk"])
+@pytest.mark.parametrize("size", [1e-100, 1e-20, 1e20])
+def test_widths_of_small_and_large_tokens(init, size):
+    """With tokens times s, lambda_0 goes with s^2; where attention adds nothing, so does 1 / condition (2)."""
+    sizes = {"N": 5, "T": 2, "d": 3}
+    base = en.required_width(init, "linear", C_x=1e-10, lambda0=1e-20, **sizes).condition_2
+    other = en.required_width(init, "linear", C_x=1e-10 * size, lambda0=1e-20 * size * size, **sizes).condition_2
+    if init == "lecun" or size < 1:
+        assert other == pytest.approx(base / size / size, rel=1e-9)
+    else:
+        assert other > base / size / size

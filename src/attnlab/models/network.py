@@ -106,9 +106,11 @@ class Network(ABC):
         found = {}
         for key, shape in shapes.items():
             value = real_numbers(f"{name}[{key!r}]", weights[key])
-            if value.shape not in (shape, lead + shape) or not np.isfinite(value).all():
+            if not np.isfinite(value).all():
+                raise InputError(message(f"`{name}[{key!r}]` holds NaN or infinite entries; all must be finite."))
+            if value.shape not in (shape, lead + shape):
                 raise InputError(
-                    message(f"`{name}[{key!r}]` has shape {value.shape}; wanted finite numbers of shape {shape}"
+                    message(f"`{name}[{key!r}]` has shape {value.shape}; wanted {shape}"
                             f"{', or that per trial' if lead else ''}.")
                 )  # fmt: skip
             found[key] = np.array(np.broadcast_to(value, lead + shape))

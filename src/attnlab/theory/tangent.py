@@ -83,17 +83,24 @@ class Outputs:
     fixed: dict[str, Any]
 
     @classmethod
-    def of(cls, data: Tokens | Sequences, weights: Weights, model: Model = None, head: HeadLike = "linear") -> Outputs:
-        """Of one data set."""
+    def of(
+        cls,
+        data: Tokens | Sequences,
+        weights: Weights,
+        model: Model = None,
+        head: HeadLike = "linear",
+        name: str = "data",
+    ) -> Outputs:
+        """Of one data set; `name` is what errors call it."""
         if getattr(data, "trials", None) is not None:
-            raise InputError(message(f"`data` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+            raise InputError(message(f"`{name}` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
         if isinstance(model, Network):
-            data = Sequences.of(data, "data")
+            data = Sequences.of(data, name)
             own, scale = model.check(data, weights), model.held(data.T, data.d)  # type: ignore[arg-type]
             held = {name: w / scale[name] for name, w in own.items() if name not in model.frozen}
             return cls(_NetworkOutputs(model), held, {"x": data.x}, {name: own[name] for name in model.frozen})
         if isinstance(model, MultiHead):
-            check_sequences(data, "data")
+            check_sequences(data, name)
             own = model.check(data, weights)  # type: ignore[arg-type]
             problem = model.problem(data, own["W"].shape[0], all_heads=True)  # type: ignore[arg-type]
             held = {name: w * problem.held.reshape(-1, *[1] * (w.ndim - 1)) for name, w in own.items()}
@@ -160,7 +167,7 @@ def ntk(
     if isinstance(block, bool) or not isinstance(block, int | np.integer) or block < 1:
         raise InputError(message(f"`block` is {block!r}; wanted a whole number at least 1."))
     mine = Outputs.of(data, weights, model, head)
-    theirs = mine if other is None else Outputs.of(other, weights, model, head)
+    theirs = mine if other is None else Outputs.of(other, weights, model, head, "other")
     if theirs.rows["x"].shape[1:] != mine.rows["x"].shape[1:]:
         raise InputError(message(f"`other` is {other!r}; wanted sequences with the T and d of {data!r}."))
     if isinstance(model, Encoder) and model.depth == 1:

@@ -107,8 +107,9 @@ class Trajectory(Trained):
         if {"W", "K"} & set(self.weights):
             norm = np.median(np.linalg.norm(self.W, axis=(-2, -1)))
         else:
-            squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
-            norm = np.median(np.sqrt(sum(squares)))
+            with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
+                squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
+                norm = np.median(np.sqrt(sum(squares)))
         loss = f", loss={np.median(self.metrics['loss'][..., -1]):.4g}" if len(self.steps) else ""
         rule = self.config["rule"]["name"]
         return (

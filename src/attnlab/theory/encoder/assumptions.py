@@ -18,6 +18,8 @@ RANK = 1e-10
 BLOCK = 8_000_000
 # Points of the empirical tail.
 POINTS = 50
+# Entries of tokens up to which similarities do not overflow.
+LONGEST = 1e70
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,6 +195,12 @@ def similarities(x: ArrayLike, *, block: int = BLOCK) -> Array:
     at_least_one(block=block)
     tokens = sequences(x)
     n, T, d = tokens.shape
+    longest = float(np.abs(tokens).max())
+    if longest > LONGEST:
+        raise InputError(
+            message(f"`x` has entries up to {longest:.1e}; similarities, their fourth powers, overflow beyond "
+                    f"{LONGEST:g}.", "divide the tokens by their largest norm")
+        )  # fmt: skip
     flat = tokens.reshape(n * T, d)
     size = max(1, int(block // (2 * n * T * T)))
     found = np.zeros((n, n))

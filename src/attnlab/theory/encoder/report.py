@@ -37,6 +37,8 @@ from attnlab.theory.tangent import ntk_eigenvalues
 
 # The rate of Eq. (4) is 1 - RATE step alpha^2.
 RATE = 0.5
+# Entries of tokens up to which no constant overflows.
+LONGEST = 1e20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,8 +134,9 @@ class EncoderReport:
     def local_rate(self) -> float:
         """`max (1 - step lambda)^2` over the kernel's eigenvalues: while the kernel stays as it is at the start, the
         slowest part of the loss is multiplied by this at each step. Above 1 the loss grows."""
-        moves = 1.0 - self.unit * self.at_step * self.eigenvalues[[0, -1]]
-        return float(np.max(moves**2))
+        # A kernel of zeros allows any step, and no step moves anything.
+        moves = [1.0 - self.unit * self.at_step * float(v) if v > 0 else 1.0 for v in self.eigenvalues[[0, -1]]]
+        return max(move * move for move in moves)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
@@ -225,6 +228,12 @@ def encoder_report(
         raise InputError(message(f"`loss` is {loss!r}; wanted one of {', '.join(map(repr, REDUCTIONS))}."))
     if step is not None:
         step = positive("step", step)
+    longest = float(np.abs(data.x).max())
+    if longest > LONGEST:
+        raise InputError(
+            message(f"`data` has tokens with entries up to {longest:.1e}; constants grow like their twelfth power and "
+                    f"overflow beyond {LONGEST:g}.", "divide the tokens by their largest norm")
+        )  # fmt: skip
     own = model.initial(data, seed) if weights is None else model.check(data, weights)
     tau1 = model.tau1 * model.pooling(data.T)
     residual = own.get("S") if model.residual == "projected" else model.residual

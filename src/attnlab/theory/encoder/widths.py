@@ -90,7 +90,9 @@ def required_width(
     if lambda0 == 0:
         second, third, rest = np.inf, np.inf, np.inf
     else:
-        second, third = _asked(init, scaling, float(N), float(T), float(d), float(C_x), float(lambda0), printed)
+        sizes = (float(N), float(T), float(d), np.float64(C_x), np.float64(lambda0))
+        with np.errstate(over="ignore"):  # a width beyond all numbers is inf
+            second, third = (float(asked) for asked in _asked(init, scaling, *sizes, printed))
         rest = max(float(d), float(N), N / lambda0)
     order = (1 if printed else 3) if init == "ntk" else {"sqrt": 3, "linear": 2}[scaling]
     return RequiredWidth(
@@ -105,12 +107,13 @@ def _asked(
     if init == "ntk":
         if printed:
             return 4.0 * N * T**2.5 * C_x**3 / l0, _flat(N, T, C_x, l0, through)
-        second = 16.0 * N**2 * T**3 * C_x**2 * max(1.0, through) / l0**2
-        return second, 64.0 * N**3 * T**6 * C_x**4 * (1.0 + through) ** 2 / l0**3
-    second = 16.0 * N**2 * T**3 * C_x**2 / (d * l0**2)
+        second = 16.0 * N**2 * T**3 * (C_x / l0) ** 2 * max(1.0, through)
+        return second, 64.0 * N**3 * T**6 * (C_x ** (4.0 / 3.0) / l0) ** 3 * (1.0 + through) ** 2
+    # Ratios before powers: l0 is of the order of C_x^2, and its square may be 0 where this is not.
+    second = 16.0 * N**2 * T**3 * (C_x / l0) ** 2 / d
     if scaling == "linear":
         return second, _flat(N, T, C_x, l0, through / d**2)
-    third = 1024.0 * N**3 * C_x**12 * T**10 / (d**4 * l0**3)
+    third = 1024.0 * N**3 * (C_x**4 / l0) ** 3 * T**10 / d**4
     return second * (1.0 if printed else max(1.0, through / d)), third
 
 
