@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from attnlab.claims.claim import Claim, Outcome
+from attnlab.claims.claim import Claim, LeftOut, Outcome
 from attnlab.claims.scale import Scale
 from attnlab.errors import InputError, message
 from attnlab.store import Store
@@ -99,28 +99,41 @@ class Checked:
     @property
     def as_expected(self) -> bool:
         """Is the verdict the one on record?"""
-        return self.outcome.verdict is self.claim.expected
+        return self.outcome.verdict is self.claim.expected_at(self.scale)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
         return {
-            **self.claim.about(), **self.outcome.to_json(), "scale": self.scale.value, "seconds": self.seconds,
+            **self.claim.about(),
+            **self.outcome.to_json(),
+            "scale": self.scale.value,
+            "seconds": self.seconds,
             "as_expected": self.as_expected,
-        }  # fmt: skip
+        }
 
 
 def claims(paper: str | None = None) -> list[Claim]:
     """All claims, or those of one paper, in the order of the paper."""
-    if paper is not None and paper not in PAPERS:
-        raise InputError(message(f"`paper` is {paper!r}; wanted one of {', '.join(PAPERS)}."))
-    modules = [name for key, names in PAPERS.items() if paper in (None, key) for name in names]
+    modules = [name for key in _papers(paper) for name in PAPERS[key]]
     return [claim for name in modules for claim in import_module(name).CLAIMS]
 
 
-def find(ids: Iterable[str]) -> list[Claim]:
-    """The claims of these ids, in the order given."""
+def left_out(paper: str | None = None) -> list[LeftOut]:
+    """Statements of the papers, or of one of them, that are not measured, and why."""
+    modules = [import_module(f"attnlab.claims.{key}.left_out") for key in _papers(paper)]
+    return [statement for module in modules for statement in module.LEFT_OUT]
+
+
+def _papers(paper: str | None) -> list[str]:
+    if paper is not None and paper not in PAPERS:
+        raise InputError(message(f"`paper` is {paper!r}; wanted one of {', '.join(PAPERS)}."))
+    return [key for key in PAPERS if paper in (None, key)]
+
+
+def find(ids: str | Iterable[str]) -> list[Claim]:
+    """The claims of these ids, or of this one, in the order given."""
     known = {claim.id: claim for claim in claims()}
-    wanted = list(ids)
+    wanted = [ids] if isinstance(ids, str) else list(ids)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         close = [name for name in known if any(u.lower() in name.lower() or name.lower() in u.lower() for u in unknown)]

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from attnlab.claims.parts import Part, Tally, together
 from attnlab.claims.scale import Scale
+from attnlab.claims.verdict import Kind, Slip, Verdict
 
-
-class Verdict(Enum):
-    """What measurement says about a statement."""
-
-    HOLDS = "holds"
-    FAILS = "fails"
-    VACUOUS = "vacuous"
-    NOT_APPLICABLE = "not applicable"
-    ERRATUM = "erratum"
-
-    @property
-    def meaning(self) -> str:
-        """As a sentence."""
-        return {
-            Verdict.HOLDS: "No instance contradicts it.",
-            Verdict.FAILS: "An instance that meets the hypotheses contradicts it.",
-            Verdict.VACUOUS: "The bound holds, and says nothing on these instances.",
-            Verdict.NOT_APPLICABLE: "No instance met the hypotheses; see their slack.",
-            Verdict.ERRATUM: "The printed statement fails, the corrected one holds; both were measured.",
-        }[self]
+Measure = Callable[[Scale], "Outcome"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,39 +22,115 @@ class Outcome:
     Attributes:
         verdict: the conclusion.
         instances: how many instances were judged, all of which meet the hypotheses.
-        worst: the worst of them, in the units of the claim's tolerance; None where there is no number.
+        worst: of the part closest to a contradiction, in its units; None where there is no number.
         tried: how many were drawn, those that miss a hypothesis included.
+        parts: what was judged, each with its own verdict, worst case and tightness.
         numbers: what else was measured, by name; plain JSON.
         slack: by how much each hypothesis held on the instance closest to missing it, by name.
         seeds: of the instances.
         note: anything a reader should know.
+        example: an instance worth keeping, as a counterexample: "how" to make it again, and its arrays by name.
     """
 
     verdict: Verdict
     instances: int
     worst: float | None = None
     tried: int | None = None
+    parts: Sequence[Part] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
     slack: Mapping[str, float] = field(default_factory=dict)
     seeds: Sequence[int] = ()
     note: str = ""
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tightness(self) -> float | None:
+        """Measured over promised of the tightest part that stands; None if nothing is promised in numbers."""
+        known = [part.tightness for part in self.parts if part.verdict.stands and part.tightness is not None]
+        return max(known, default=None)
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line, with what a fault would have had to be to be noticed."""
+        standing = [part for part in self.parts if part.verdict.stands]
+        ranked = sorted(standing, key=lambda part: -1.0 if part.tightness is None else part.tightness, reverse=True)
+        telling = {Verdict.HOLDS: ranked, Verdict.LOOSE: ranked, Verdict.ERRATUM: ranked, Verdict.SLIP: ranked}.get(
+            self.verdict, [part for part in self.parts if part.verdict is self.verdict]
+        )
+        said = self.verdict.value
+        if telling and telling[0].notices:
+            said += f"; {telling[0].notices}"
+        unsolved = sum(part.unsolved for part in self.parts)
+        return said + (f"; {unsolved} unsolved" if unsolved else "")
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; NaN and infinities become text."""
         return {
-            "verdict": self.verdict.value, "instances": self.instances, "worst": _plain(self.worst),
-            "tried": self.instances if self.tried is None else self.tried, "numbers": _plain(dict(self.numbers)),
-            "slack": _plain(dict(self.slack)), "seeds": [int(s) for s in self.seeds], "note": self.note,
-        }  # fmt: skip
+            "verdict": self.verdict.value,
+            "line": self.line,
+            "instances": self.instances,
+            "worst": _plain(self.worst),
+            "tightness": _plain(self.tightness),
+            "tried": self.instances if self.tried is None else self.tried,
+            "parts": [_plain(part.to_json()) for part in self.parts],
+            "numbers": _plain(dict(self.numbers)),
+            "slack": _plain(dict(self.slack)),
+            "seeds": [int(s) for s in self.seeds],
+            "note": self.note,
+            "example": _plain(dict(self.example)),
+        }
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Outcome:
         """What `to_json` wrote."""
-        return cls(**{**facts, "verdict": Verdict(facts["verdict"])})
+        derived = ("line", "tightness")
+        own = {key: value for key, value in facts.items() if key not in derived}
+        parts = tuple(Part.from_json(part) for part in facts["parts"])
+        worst = None if facts["worst"] is None else float(facts["worst"])
+        return cls(**{**own, "verdict": Verdict(facts["verdict"]), "parts": parts, "worst": worst})
 
 
-def within(worst: float, tolerance: float, *, instances: int, **facts: Any) -> Outcome:
-    """Holds if the worst case is at most the tolerance; not applicable without instances.
+def outcome(*tallies: Tally, instances: int | None = None, **facts: Any) -> Outcome:
+    """The outcome of a statement of several parts, each tallied by itself.
+
+    Args:
+        tallies: of the parts; see `attnlab.claims.parts`.
+        instances: how many instances were judged; the largest count of a part if left out.
+        **facts: `tried`, `numbers`, `slack`, `seeds`, `note`, `example` of `Outcome`.
+
+    >>> from attnlab.claims.parts import Bound, Count
+    >>> bound, count = Bound("|grad| / bound"), Count("the loss rises")
+    >>> bound.add([0.2, 0.5], 1.0), count.add([False, False])
+    (None, None)
+    >>> outcome(bound, count).line
+    'holds; a constant 2 times smaller would still hold'
+    """
+    parts = tuple(tally.part() for tally in tallies)
+    judged = max((part.instances for part in parts), default=0) if instances is None else instances
+    leading = _closest(parts)
+    return Outcome(
+        verdict=together(parts),
+        instances=judged,
+        worst=None if leading is None else leading.worst,
+        parts=parts,
+        **facts,
+    )
+
+
+def _closest(parts: Sequence[Part]) -> Part | None:
+    """The part that fails, or is closest to it."""
+    judged = [part for part in parts if part.worst is not None]
+    failing = [part for part in judged if part.verdict is Verdict.FAILS]
+    if failing:
+        return failing[0]
+    ranked = sorted(judged, key=lambda part: part.worst / part.limit if part.limit else 0.0)  # type: ignore[operator]
+    return ranked[-1] if ranked else None
+
+
+def within(worst: float, tolerance: float, *, instances: int, name: str = "worst case", **facts: Any) -> Outcome:
+    """One number against one tolerance: holds if it is at most that; not applicable without instances.
+
+    Where a paper promises a bound, or several things are judged, use `outcome` with tallies.
 
     >>> within(1e-12, 1e-10, instances=5).verdict.value
     'holds'
@@ -80,7 +138,17 @@ def within(worst: float, tolerance: float, *, instances: int, **facts: Any) -> O
     if not instances:
         return Outcome(verdict=Verdict.NOT_APPLICABLE, instances=0, **facts)
     verdict = Verdict.HOLDS if worst <= tolerance else Verdict.FAILS  # NaN fails
-    return Outcome(verdict=verdict, instances=instances, worst=float(worst), **facts)
+    part = Part(
+        name=name,
+        form="limit",
+        verdict=verdict,
+        worst=float(worst),
+        limit=float(tolerance),
+        tightness=None,
+        instances=instances,
+        notices=f"a value above {tolerance:.2g} would be seen",
+    )
+    return Outcome(verdict=verdict, instances=instances, worst=float(worst), parts=(part,), **facts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,33 +160,57 @@ class Claim:
         title: a few words.
         statement: one sentence with its formula.
         hypotheses: what it assumes.
-        tolerance: what the worst case is compared with; None where a count decides.
-        reason: why that tolerance, and in which units.
+        setting: on what it is measured: family of data, sizes, loss, starts, steps.
+        tolerance: what the worst case is compared with; None where each part has its own.
+        reason: what is judged, in which units, and why that tolerance.
         measure: measures it at a scale.
         expected: the verdict on record; another one is news.
+        at_scale: where a scale has another verdict on record, that verdict and why.
+        slip: for an erratum, a slip or a reading: what is printed, where, and how it was read.
     """
 
     id: str
     title: str
     statement: str
     hypotheses: tuple[str, ...] = ()
+    setting: str = ""
     tolerance: float | None = None
     reason: str
-    measure: Callable[[Scale], Outcome]
+    measure: Measure
     expected: Verdict = Verdict.HOLDS
+    at_scale: Mapping[Scale, tuple[Verdict, str]] = field(default_factory=dict)
+    slip: Slip | None = None
 
     @property
     def paper(self) -> str:
         """The prefix of the id."""
         return self.id.split("-")[0]
 
+    def expected_at(self, scale: Scale) -> Verdict:
+        """The verdict on record at a scale."""
+        return self.at_scale[scale][0] if scale in self.at_scale else self.expected
+
     def about(self) -> dict[str, Any]:
         """What it says, as plain JSON."""
         return {
-            "id": self.id, "paper": self.paper, "title": self.title, "status": "ready", "statement": self.statement,
-            "hypotheses": list(self.hypotheses), "tolerance": self.tolerance, "reason": self.reason,
+            "id": self.id,
+            "paper": self.paper,
+            "title": self.title,
+            "status": "ready",
+            "kind": None if self.slip is None else self.slip.kind.value,
+            "statement": self.statement,
+            "hypotheses": list(self.hypotheses),
+            "setting": self.setting,
+            "tolerance": self.tolerance,
+            "reason": self.reason,
             "expected": self.expected.value,
-        }  # fmt: skip
+            "at_scale": {scale.value: [verdict.value, why] for scale, (verdict, why) in self.at_scale.items()},
+            "slip": None if self.slip is None else self.slip.about(),
+            "code": getattr(self.measure, "__module__", ""),
+        }
+
+
+UNSORTED = Slip(kind=Kind.STATEMENT, where="", quote="", charitable="", correction="")
 
 
 def erratum(
@@ -127,36 +219,139 @@ def erratum(
     title: str,
     printed: str,
     corrected: str,
+    slip: Slip = UNSORTED,
     reason: str,
-    measure_printed: Callable[[Scale], Outcome],
-    measure_corrected: Callable[[Scale], Outcome],
+    measure_printed: Measure,
+    measure_corrected: Measure,
     hypotheses: tuple[str, ...] = (),
+    setting: str = "",
     tolerance: float | None = None,
+    at_scale: Mapping[Scale, tuple[Verdict, str]] | None = None,
 ) -> Claim:
-    """A claim in two halves: the printed statement, shown to fail on an instance that meets its hypotheses, and the
-    corrected one, shown to hold.
+    """A claim in two halves: what is printed, shown to fail on an instance that meets its hypotheses, and what is
+    right, shown to hold.
 
-    The verdict is erratum if both are as said, holds if the printed statement stands after all, fails otherwise.
+    The verdict is that of the slip's kind if both are as said, holds if the printed half stands after all, fails
+    otherwise; unsolved and too few to tell stay what they are.
     """
 
     def measure(scale: Scale) -> Outcome:
         first, second = measure_printed(scale), measure_corrected(scale)
-        verdict = Verdict.FAILS
-        if first.verdict is Verdict.FAILS and second.verdict is Verdict.HOLDS:
-            verdict = Verdict.ERRATUM
-        elif first.verdict is Verdict.HOLDS:
-            verdict = Verdict.HOLDS
         return Outcome(
-            verdict=verdict, instances=first.instances + second.instances, worst=second.worst,
+            verdict=_of_halves(first.verdict, second.verdict, slip.kind),
+            instances=first.instances + second.instances,
+            worst=second.worst,
             tried=(first.tried or first.instances) + (second.tried or second.instances),
-            numbers={"printed": first.to_json(), "corrected": second.to_json()}, slack={**first.slack, **second.slack},
-            seeds=sorted({*first.seeds, *second.seeds}), note=" ".join(n for n in (first.note, second.note) if n),
-        )  # fmt: skip
+            parts=(*_named("printed", first.parts), *_named("corrected", second.parts)),
+            numbers={"printed": first.to_json(), "corrected": second.to_json()},
+            slack={**first.slack, **second.slack},
+            seeds=sorted({*first.seeds, *second.seeds}),
+            note=" ".join(n for n in (first.note, second.note) if n),
+            example=first.example,
+        )
 
+    measure.__module__ = _module_of(measure_printed)
     return Claim(
-        id=id, title=title, statement=f"Printed: {printed} Corrected: {corrected}", hypotheses=hypotheses,
-        tolerance=tolerance, reason=reason, measure=measure, expected=Verdict.ERRATUM,
-    )  # fmt: skip
+        id=id,
+        title=title,
+        statement=f"Printed: {printed} Corrected: {corrected}",
+        hypotheses=hypotheses,
+        setting=setting,
+        tolerance=tolerance,
+        reason=reason,
+        measure=measure,
+        expected=slip.kind.verdict,
+        at_scale=at_scale or {},
+        slip=slip,
+    )
+
+
+def _of_halves(printed: Verdict, corrected: Verdict, kind: Kind) -> Verdict:
+    for undecided in (Verdict.UNSOLVED, Verdict.TOO_FEW):
+        if undecided in (printed, corrected) and Verdict.FAILS is not corrected:
+            return undecided
+    if printed is Verdict.FAILS and corrected.stands:
+        return kind.verdict
+    return Verdict.HOLDS if printed.stands else Verdict.FAILS
+
+
+def _named(half: str, parts: Sequence[Part]) -> list[Part]:
+    return [replace(part, name=f"{half}: {part.name}") for part in parts]
+
+
+def _module_of(measure: Any) -> str:
+    """Where a measure is written, behind partial and the like."""
+    inner = getattr(measure, "func", measure)
+    return getattr(inner, "__module__", "")
+
+
+def reading(
+    *,
+    id: str,
+    title: str,
+    statement: str,
+    slip: Slip,
+    reason: str,
+    measure: Measure,
+    hypotheses: tuple[str, ...] = (),
+    setting: str = "",
+    tolerance: float | None = None,
+) -> Claim:
+    """A place where the text is silent or can be read in several ways: what was measured under the readings.
+
+    The verdict is reading if what the statement says of them stands, whatever else was measured if not.
+    """
+
+    def measured(scale: Scale) -> Outcome:
+        found = measure(scale)
+        return replace(found, verdict=slip.kind.verdict) if found.verdict.stands else found
+
+    measured.__module__ = _module_of(measure)
+    return Claim(
+        id=id,
+        title=title,
+        statement=statement,
+        hypotheses=hypotheses,
+        setting=setting,
+        tolerance=tolerance,
+        reason=reason,
+        measure=measured,
+        expected=slip.kind.verdict,
+        slip=slip,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A statement of a paper that is not measured, and why.
+
+    Attributes:
+        id: paper prefix and name, as for a claim.
+        title: the statement in a few words.
+        where: theorem, equation, section.
+        why: why it is left out.
+    """
+
+    id: str
+    title: str
+    where: str
+    why: str
+
+    @property
+    def paper(self) -> str:
+        """The prefix of the id."""
+        return self.id.split("-")[0]
+
+    def about(self) -> dict[str, Any]:
+        """What it is, as plain JSON."""
+        return {
+            "id": self.id,
+            "paper": self.paper,
+            "title": self.title,
+            "status": f"left out: {self.why}",
+            "kind": None,
+            "where": self.where,
+        }
 
 
 def _plain(value: Any) -> Any:
