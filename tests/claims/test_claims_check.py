@@ -1,6 +1,7 @@
 """The machinery: verdicts, errata in two halves, keeping, and what is news."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,20 +63,23 @@ def test_outcomes_survive_json():
     assert (again.verdict, again.worst, again.tried, list(again.seeds)) == (Verdict.HOLDS, 0.5, 4, [1])
 
 
-CALLS = []
+def calls_in(file):
+    return file.read_text().split() if file.exists() else []
 
 
-def counted(scale):
-    CALLS.append(scale)
-    return within(0.5, 1.0, instances=len(CALLS))
+def counted(scale, *, file):
+    """A measure that leaves its trace in a file: what a function closes over or names decides what is kept."""
+    with file.open("a") as lines:
+        lines.write(f"{scale.value}\n")
+    return within(0.5, 1.0, instances=len(calls_in(file)))
 
 
 def test_an_outcome_is_measured_once_and_kept(tmp_path):
-    CALLS.clear()
-    claim, store = made(counted), Store(tmp_path)
+    calls = tmp_path / "calls"
+    claim, store = made(partial(counted, file=calls)), Store(tmp_path / "store")
     first = check([claim], "smoke", store=store)[0]
     again = check([claim], "smoke", store=store)[0]
-    assert CALLS == [Scale.SMOKE]
+    assert calls_in(calls) == ["smoke"]
     assert again.outcome.to_json() == first.outcome.to_json()
     assert again.seconds == first.seconds
     assert check([claim], "quick", store=store)[0].outcome.instances == 2

@@ -1,63 +1,104 @@
-"""Kept numbers are found again only while the code that decides them is the same."""
+"""Which files a module reaches: those it really imports, by way of packages too, and no others."""
 
-from attnlab import Store
-from attnlab.claims import Claim, check as check_claims
-from attnlab.claims.claim import within
-from attnlab.store import sources as module
-from attnlab.store.sources import NUMBERS, PACKAGE, digest_of, sources
+import sys
 
+import pytest
 
-def tree(root, **files):
-    for name, text in files.items():
-        path = root / f"{name.replace('__', '/')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+from attnlab.claims import Scale, find
+from attnlab.store.reach import reached_modules
+from attnlab.store.sources import Package, attnlab_package
 
 
-def test_any_change_to_the_code_is_seen(tmp_path):
-    tree(tmp_path, data__a="x = 1", data__deep__b="y = 2", cli__c="z = 3")
-    before = digest_of(tmp_path, ("data",))
-    tree(tmp_path, cli__c="z = 4")
-    assert digest_of(tmp_path, ("data",)) == before
-    tree(tmp_path, data__deep__b="y = 3")
-    changed = digest_of(tmp_path, ("data",))
-    tree(tmp_path, data__deep__b="y = 2", data__new="")
-    added = digest_of(tmp_path, ("data",))
-    (tmp_path / "data" / "new.py").rename(tmp_path / "data" / "other.py")
-    renamed = digest_of(tmp_path, ("data",))
-    assert len({before, changed, added, renamed}) == 4
-    (tmp_path / "data" / "other.py").unlink()
-    assert digest_of(tmp_path, ("data",)) == before
+@pytest.fixture
+def lab(tmp_path):
+    """A package with a room that hands on names from two modules."""
+    root = tmp_path / "lab"
+    root.mkdir()
+    (root / "room").mkdir()
+    (root / "__init__.py").write_text("")
+    (root / "room" / "__init__.py").write_text(
+        "from lab.room.one import first as first\nfrom lab.room.two import second as other\n"
+    )
+    (root / "room" / "one.py").write_text("from lab import base\ndef first(): return base.x\n")
+    (root / "room" / "two.py").write_text("def second(): return 2\n")
+    (root / "base.py").write_text("x = 1\n")
+    (root / "alone.py").write_text("y = 1\n")
+    return root
 
 
-def test_text_does_not_wander_between_files(tmp_path):
-    tree(tmp_path / "one", data__a="ab", data__b="c")
-    tree(tmp_path / "two", data__a="a", data__b="bc")
-    assert digest_of(tmp_path / "one", ("data",)) != digest_of(tmp_path / "two", ("data",))
+def reached(root, text):
+    (root / "asks.py").write_text(text)
+    return {name.removeprefix("lab.") for name in Package(root).reached(["lab.asks"])} - {"asks"}
 
 
-def test_papers_have_their_own_and_share_the_rooms_below():
-    assert all((PACKAGE / name).exists() for name in NUMBERS)
-    assert sources("figures/svm") != sources("figures/rates")
-    assert sources("figures/mine") != sources("figures/yours")  # no such folders
+def test_a_name_is_followed_to_the_module_that_defines_it(lab):
+    assert reached(lab, "from lab.room import first\n") == {"room.one", "base"}
+    assert reached(lab, "from lab.room import other\n") == {"room.two"}
+    assert reached(lab, "from lab.room.two import second\n") == {"room.two"}
+    assert reached(lab, "from .room import other\n") == {"room.two"}
 
 
-def test_a_claim_is_measured_again_when_a_helper_changes(tmp_path, monkeypatch):
-    calls = []
+def test_packages_are_followed_by_what_is_looked_up_in_them(lab):
+    assert reached(lab, "import lab as al\nal.room.other()\n") == {"room.two"}
+    assert reached(lab, "from lab import room\nroom.first()\n") == {"room.one", "base"}
+    assert reached(lab, "from lab import room\nhand_on(room)\n") == {"room", "room.one", "room.two", "base"}
+    assert reached(lab, "def late():\n    from lab import base\n") == {"base"}
 
-    def measure(scale):
-        calls.append(scale)
-        return within(0.0, 1.0, instances=1)
 
-    claim = Claim(id="mine-1", title="Mine", statement="It holds.", reason="none", measure=measure)
-    store = Store(tmp_path / "store")
-    # The closure over `calls` would change the name of the run: it is the same list, but not the same content.
-    monkeypatch.setattr("attnlab.store.keys.fingerprint", lambda config: {**config, "measure": "same"})
-    for _ in range(2):
-        check_claims([claim], "smoke", store=store)
-    assert len(calls) == 1
-    monkeypatch.setattr(module, "PACKAGE", tmp_path)
-    module.sources.cache_clear()
-    check_claims([claim], "smoke", store=store)
-    module.sources.cache_clear()
-    assert len(calls) == 2
+def test_what_only_a_type_checker_sees_decides_nothing(lab):
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lab import base\n"
+    assert reached(lab, text) == set()
+    assert reached(lab, text + "else:\n    from lab import alone\n") == {"alone"}
+
+
+def test_editing_what_is_reached_changes_the_hash_and_nothing_else_does(lab):
+    (lab / "asks.py").write_text("from lab.room import first\n")
+    before = Package(lab).digest(["lab.asks"])
+    for stranger in ("alone.py", "room/two.py", "room/__init__.py"):
+        file = lab / stranger
+        file.write_text(file.read_text() + "# edited\n")
+        assert Package(lab).digest(["lab.asks"]) == before, stranger
+    for near in ("asks.py", "room/one.py", "base.py"):
+        file = lab / near
+        text = file.read_text()
+        file.write_text(text + "# edited\n")
+        assert Package(lab).digest(["lab.asks"]) != before, near
+        file.write_text(text)
+    (lab / "room" / "__init__.py").write_text("from lab.room.two import second as first\n")
+    assert Package(lab).digest(["lab.asks"]) != before
+
+
+def test_text_does_not_wander_between_files(lab):
+    (lab / "asks.py").write_text("from lab import base, alone\n")
+    before = Package(lab).digest(["lab.asks"])
+    (lab / "alone.py").write_text("y = 1\nx = 1\n")
+    (lab / "base.py").write_text("")
+    assert Package(lab).digest(["lab.asks"]) != before
+
+
+def test_claims_do_not_depend_on_papers_that_are_not_theirs():
+    package = attnlab_package()
+    reached = package.reached(["attnlab.claims.svm.limits"])
+    assert {"attnlab.svm.nuclear", "attnlab.train.path", "attnlab.claims.parts"} <= reached
+    assert not any("encoder" in name or "multihead" in name or "cli" in name for name in reached)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["svm-L7", "rates-K5", "multihead-C-P1", "encoder-L9"])
+def test_no_module_runs_that_was_not_seen_coming(id):
+    """Every attnlab function that is called while a claim is measured stands in a file that its key knows."""
+    (claim,) = find(id)
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            called.add(frame.f_globals.get("__name__", ""))
+
+    sys.setprofile(note)
+    try:
+        claim.measure(Scale.SMOKE)
+    finally:
+        sys.setprofile(None)
+    ours = {name for name in called if name.startswith("attnlab.")}
+    assert f"attnlab.claims.{claim.paper}" in {name.rpartition(".")[0] for name in ours}
+    assert ours <= reached_modules(claim.measure)

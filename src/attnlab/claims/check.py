@@ -9,10 +9,14 @@ from importlib import import_module
 from typing import Any
 
 from attnlab.claims.claim import Claim, LeftOut, Outcome
+from attnlab.claims.names import named
 from attnlab.claims.scale import Scale
 from attnlab.errors import InputError, message
 from attnlab.store import Store
-from attnlab.store.sources import NUMBERS, sources
+from attnlab.store.reach import reach
+from attnlab.store.store import checked_jobs
+
+Tell = Callable[[int, int, str], None]
 
 # Modules by paper, loaded when asked for; each has a list CLAIMS.
 PAPERS: dict[str, tuple[str, ...]] = {
@@ -133,13 +137,7 @@ def _papers(paper: str | None) -> list[str]:
 def find(ids: str | Iterable[str]) -> list[Claim]:
     """The claims of these ids, or of this one, in the order given."""
     known = {claim.id: claim for claim in claims()}
-    wanted = [ids] if isinstance(ids, str) else list(ids)
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        close = [name for name in known if any(u.lower() in name.lower() or name.lower() in u.lower() for u in unknown)]
-        hint = f"did you mean {', '.join(close[:6])}?" if close else "attnlab claim --list"
-        raise InputError(message(f"There is no claim {', '.join(unknown)}.", hint))
-    return [known[name] for name in wanted]
+    return named(known, ids, "claim", left={statement.id: statement.why for statement in left_out()})
 
 
 def check(
@@ -148,29 +146,73 @@ def check(
     *,
     store: Store | None = None,
     fresh: bool = False,
-    on_part: Callable[[int, int, str], None] | None = None,
+    jobs: int = 1,
+    on_part: Tell | None = None,
 ) -> list[Checked]:
     """Measure claims, or read what was measured before.
 
     Args:
         wanted: the claims.
         scale: "smoke", "quick" or "paper".
-        store: where outcomes are kept, so that a stopped run goes on where it was; None keeps none.
+        store: where outcomes are kept, so that a stopped run goes on where it was; None keeps none. What is kept is
+            found again as long as the code that it reaches is the same: attnlab's modules, and of a claim of your own
+            also the helpers and globals that its function names.
         fresh: measure again what is kept already.
+        jobs: processes (joblib; -1 for all cores); 1 measures here.
         on_part: told (claims done, claims in all, what comes next).
 
     Returns:
         A `Checked` for each claim, in order.
     """
-    scale, wanted = Scale.of(scale), list(wanted)
+    scale = Scale.of(scale)
+    wanted = list(wanted)
+    checked_jobs(jobs)
+    tell = on_part or (lambda done, total, what: None)
+    if jobs != 1 and len(wanted) > 1:
+        return _side_by_side(wanted, scale, store, fresh, jobs, tell)
     results = []
     for i, claim in enumerate(wanted):
-        if on_part is not None:
-            on_part(i, len(wanted), f"{claim.id}  {claim.title}")
+        tell(i, len(wanted), f"{claim.id}  {claim.title}")
         results.append(_checked(claim, scale, store, fresh))
-    if on_part is not None:
-        on_part(len(wanted), len(wanted), "done")
+    tell(len(wanted), len(wanted), "done")
     return results
+
+
+def _side_by_side(
+    wanted: list[Claim],
+    scale: Scale,
+    store: Store | None,
+    fresh: bool,
+    jobs: int,
+    tell: Callable[[int, int, str], None],
+) -> list[Checked]:
+    """Claims of the papers in processes, by their ids; claims of the user's own here, since they may not travel."""
+    import joblib
+
+    ours = {claim.id for claim in claims()}
+    tell(0, len(wanted), "starting")
+    calls = [joblib.delayed(_facts)(claim.id, scale, store, fresh) for claim in wanted if claim.id in ours]
+    measured: dict[str, dict[str, Any]] = {}
+    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    for name, facts in pool(calls):
+        measured[name] = facts
+        tell(len(measured), len(wanted), f"{name} done")
+    results = []
+    for claim in wanted:
+        if claim.id in measured:
+            facts = measured[claim.id]
+            results.append(Checked(claim, Outcome.from_json(facts["outcome"]), scale, facts["seconds"]))
+        else:
+            results.append(_checked(claim, scale, store, fresh))
+    tell(len(wanted), len(wanted), "done")
+    return results
+
+
+def _facts(id: str, scale: Scale, store: Store | None, fresh: bool) -> tuple[str, dict[str, Any]]:
+    """One claim, measured in a process of its own."""
+    (claim,) = find([id])
+    checked = _checked(claim, scale, store, fresh)
+    return id, {"outcome": checked.outcome.to_json(), "seconds": checked.seconds}
 
 
 def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Checked:
@@ -181,7 +223,9 @@ def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Ch
         outcome = claim.measure(scale)
         return {}, {"outcome": outcome.to_json(), "seconds": time.perf_counter() - began}
 
-    config = {"id": claim.id, "scale": scale.value, "version": __version__, "measure": claim.measure,
-              "sources": sources(*NUMBERS, "claims/claim.py", f"claims/{claim.paper}")}  # fmt: skip
-    facts = measured()[1] if store is None else store.keep("claim", config, measured, fresh=fresh).facts
+    if store is None:
+        facts = measured()[1]
+    else:
+        config = {"id": claim.id, "scale": scale.value, "version": __version__, "reach": reach(claim.measure)}
+        facts = store.keep("claim", config, measured, fresh=fresh).facts
     return Checked(claim, Outcome.from_json(facts["outcome"]), scale, facts["seconds"])

@@ -134,8 +134,7 @@ class Store:
         >>> [int(k.arrays["twice"]) for k in kept]
         [2, 8]
         """
-        if not isinstance(jobs, int) or jobs == 0:
-            raise InputError(message(f"`jobs` is {jobs!r}; wanted a number of processes, or -1 for all cores."))
+        checked_jobs(jobs)
         began, given = time.monotonic(), list(configs)
         names = [identity(kind, config) for config in given]
         tasks = {name.key: (name, partial(function, config)) for name, config in zip(names, given, strict=True)}
@@ -228,3 +227,10 @@ def _keep_there(root: Path, name: Identity, compute: Callable[[], Outcome]) -> s
 def _short(config: Any) -> str:
     text = repr(config)
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def checked_jobs(jobs: int) -> int:
+    """A number of processes, or -1 for all cores."""
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs == 0:
+        raise InputError(message(f"`jobs` is {jobs!r}; wanted a number of processes, or -1 for all cores."))
+    return jobs
