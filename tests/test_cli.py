@@ -189,7 +189,7 @@ def test_solve_says_what_is_wrong_with_a_mask_or_a_set(tmp_path, monkeypatch, ca
 def test_claims_are_listed_checked_and_reported(tmp_path, capsys):
     assert main(["claim", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {"id", "paper", "title", "status"} <= set(listed[0])
+    assert all({"id", "paper", "title", "status", "kind"} <= set(one) for one in listed)
     assert main(["claim", "svm-L1", "svm-T1", "--scale", "smoke", "--out", str(tmp_path / "report"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert [(f["id"], f["verdict"], f["as_expected"]) for f in facts] == [
@@ -198,8 +198,10 @@ def test_claims_are_listed_checked_and_reported(tmp_path, capsys):
     ]
     assert json.loads((tmp_path / "report" / "claims.json").read_text()) == facts
     page = (tmp_path / "report" / "claims.md").read_text()
-    assert "| svm-T1 |" in page
+    assert "| [svm-T1](#svm-t1-" in page
     assert "Lemma 1" in page
+    wanted = {"id", "verdict", "kind", "tightness", "parts", "instances", "tried", "seeds", "line"}
+    assert all(wanted <= set(fact) for fact in facts)
     assert main(["claim", "--list"]) == 0
     assert "svm-L1" in capsys.readouterr().out
     assert main(["claim", "svm-L1", "--scale", "smoke"]) == 0
@@ -217,14 +219,61 @@ def test_a_verdict_that_is_not_on_record_ends_with_1(monkeypatch, capsys):
     assert main(["claim", "svm-L1", "--scale", "smoke"]) == 1
     captured = capsys.readouterr()
     assert "(!)" in captured.out
-    assert "svm-L1 holds, on record: fails" in captured.err
+    assert "svm-L1: holds" in captured.err
+    assert "on record: fails" in captured.err
+
+
+OWN_CLAIM = """
+from attnlab.claims import Claim, within
+
+LIMIT = 0.5
+
+
+def small(scale):
+    return within(LIMIT, 1.0, instances=3)
+
+
+mine = Claim(id="mine-1", title="Mine", statement="x is small.", reason="x against 1", measure=small)
+both = [mine, mine]
+"""
+
+
+def test_a_claim_of_ones_own_is_checked_from_its_file(tmp_path, capsys):
+    file = tmp_path / "my_claims.py"
+    file.write_text(OWN_CLAIM)
+    for name, count in ((f"{file}:mine", 1), (str(file), 1), (f"{file}:both", 2)):
+        assert main(["claim", name, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert [(fact["id"], fact["verdict"], fact["worst"]) for fact in facts] == [("mine-1", "holds", 0.5)] * count
+    file.write_text(OWN_CLAIM.replace("LIMIT = 0.5", "LIMIT = 2.0"))
+    assert main(["claim", f"{file}:mine", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["worst"] == 2.0
+    assert main(["claim", f"{file}:mine", "--explain"]) == 1
+    told = capsys.readouterr().out
+    assert "x is small." in told
+    assert "fails" in told
+
+
+def test_wrong_files_of_claims_are_refused(tmp_path, capsys):
+    file = tmp_path / "others.py"
+    file.write_text("x = 1\n")
+    for name, words in [
+        (f"{tmp_path}/none.py:mine", "There is no file"),
+        (str(file), "has no Claim"),
+        (f"{file}:x", "has int as 'x'"),
+        (f"{file}:y", "nothing of that name"),
+    ]:
+        assert main(["claim", name]) == 2, name
+        assert words in capsys.readouterr().err
 
 
 def test_wrong_claims_and_figures_are_refused(capsys):
     for arguments, words in [
         (["claim", "svm-L99"], "no claim svm-L99"),
         (["claim", "--paper", "nobody"], "`paper` is 'nobody'"),
-        (["figure", "svm-99"], "no figure svm-99"),
+        (["claim", "svm-t22"], "did you mean svm-T2"),
+        (["figure", "svm-99"], "did you mean svm-9"),
+        (["figure", "svm7"], "did you mean svm-7"),
         (["figure", "--paper", "nobody"], "`paper` is 'nobody'"),
     ]:
         assert main(arguments) == 2, arguments

@@ -26,6 +26,8 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "feasibility",
             "landscape",
             "limits",
+            "other_norms",
+            "narrow_factors",
             "global_convergence",
             "first_step",
             "local_convergence",

@@ -13,6 +13,7 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip, Verdict
 
 Measure = Callable[[Scale], "Outcome"]
+PRINTED, CORRECTED = "printed: ", "corrected: "  # names of the parts of the two halves of an erratum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +52,24 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The verdict in one line, with what a fault would have had to be to be noticed."""
-        standing = [part for part in self.parts if part.verdict.stands]
-        ranked = sorted(standing, key=lambda part: -1.0 if part.tightness is None else part.tightness, reverse=True)
-        telling = {Verdict.HOLDS: ranked, Verdict.LOOSE: ranked, Verdict.ERRATUM: ranked, Verdict.SLIP: ranked}.get(
-            self.verdict, [part for part in self.parts if part.verdict is self.verdict]
-        )
-        said = self.verdict.value
-        if telling and telling[0].notices:
-            said += f"; {telling[0].notices}"
+        """The verdict in one line: what was found, and how large a fault would have had to be to be noticed."""
+        said = [self.verdict.value]
+        printed = [part for part in self.parts if part.name.startswith(PRINTED)]
+        others = [part for part in self.parts if not part.name.startswith(PRINTED)]
+        broken = [part for part in printed if part.verdict is Verdict.FAILS]
+        if broken:
+            said.append("printed " + broken[0].found)
+        telling = [part for part in others if part.verdict is self.verdict]
+        standing = [part for part in others if part.verdict.stands]
+        ranked = sorted(standing, key=lambda part: -1.0 if part.tightness is None else part.tightness)
+        best = telling[0] if telling and not self.verdict.stands else ranked[-1] if ranked else None
+        if best is not None:
+            what = best.found if best.verdict is Verdict.FAILS else best.notices
+            said.append(f"corrected: {what}" if printed else what)
         unsolved = sum(part.unsolved for part in self.parts)
-        return said + (f"; {unsolved} unsolved" if unsolved else "")
+        if unsolved:
+            said.append(f"{unsolved} unsolved")
+        return "; ".join(part for part in said if part)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; NaN and infinities become text."""
@@ -242,7 +250,7 @@ def erratum(
             instances=first.instances + second.instances,
             worst=second.worst,
             tried=(first.tried or first.instances) + (second.tried or second.instances),
-            parts=(*_named("printed", first.parts), *_named("corrected", second.parts)),
+            parts=(*_named(PRINTED, first.parts), *_named(CORRECTED, second.parts)),
             numbers={"printed": first.to_json(), "corrected": second.to_json()},
             slack={**first.slack, **second.slack},
             seeds=sorted({*first.seeds, *second.seeds}),
@@ -276,7 +284,7 @@ def _of_halves(printed: Verdict, corrected: Verdict, kind: Kind) -> Verdict:
 
 
 def _named(half: str, parts: Sequence[Part]) -> list[Part]:
-    return [replace(part, name=f"{half}: {part.name}") for part in parts]
+    return [replace(part, name=f"{half}{part.name}") for part in parts]
 
 
 def _module_of(measure: Any) -> str:

@@ -58,6 +58,21 @@ class Part:
     notices: str = ""
     guard: str = ""
 
+    @property
+    def found(self) -> str:
+        """What was seen, as a phrase."""
+        if self.worst is None:
+            return "not judged"
+        if self.form == "bound":
+            return (
+                f"broken {self.worst:.3g} times over" if not self.worst <= 1.0 else f"{self.worst:.2g} of the promise"
+            )
+        if self.form == "count":
+            return f"contradicted in {self.worst:.0f} of {self.instances}"
+        if self.form == "identity":
+            return f"off by {self.worst:.2g}"
+        return f"{self.worst:.3g}, asked {self.limit:.3g}"
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {**self.__dict__, "verdict": self.verdict.value}

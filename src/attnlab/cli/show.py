@@ -17,7 +17,7 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = Console(width=None if sys.stdout.isatty() else 100)
     if not rows:
         console.print(f"{title}: none")
         return
