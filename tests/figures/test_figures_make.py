@@ -2,21 +2,19 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attnlab import InputError, Store
-from attnlab.claims import Scale, Verdict
+from attnlab.claims import Verdict
 from attnlab.data.files import read_npz
 from attnlab.figures import Figure, Finding, figures, find, make
 from attnlab.figures.style import new_figure, styled
 
-CALLS = []
-
 
 def data(scale, tell):
-    CALLS.append(scale)
     tell(1, 1, "computing")
     arrays = {"curve": np.arange(scale.pick(3, 4, 5)) / 2.0, "named": np.array(["a", "b"])}
     return arrays, {"seeds": [1, 2], "attempts": 7, "drops": {"tied": 2}}
@@ -58,14 +56,26 @@ def test_everything_about_a_figure_is_written(tmp_path):
 
 
 def test_drawing_again_does_not_compute_again(tmp_path):
-    CALLS.clear()
+    computed = []
+
+    def tell(done, total, what):
+        computed.append(what)
+
     store = Store(tmp_path / "store")
-    first = make(LINE, "smoke", out=tmp_path / "a", store=store)
-    again = make(LINE, "smoke", out=tmp_path / "b", store=store)
-    assert CALLS == [Scale.SMOKE]
+    first = make(LINE, "smoke", out=tmp_path / "a", store=store, on_part=tell)
+    again = make(LINE, "smoke", out=tmp_path / "b", store=store, on_part=tell)
+    assert computed == ["computing"]
     assert again.seconds == first.seconds
-    make(LINE, "smoke", out=tmp_path / "b", store=store, fresh=True)
-    assert CALLS == [Scale.SMOKE] * 2
+    make(LINE, "smoke", out=tmp_path / "b", store=store, fresh=True, on_part=tell)
+    assert computed == ["computing"] * 2
+
+
+def test_the_note_of_ones_own_figure_does_not_speak_of_a_paper(tmp_path):
+    make(LINE, "smoke", out=tmp_path)
+    make(replace(LINE, id="mine-1"), "smoke", out=tmp_path)
+    assert "**The paper says.** It rises." in (tmp_path / "svm-99.md").read_text()
+    assert "paper says" not in (tmp_path / "mine-1.md").read_text()
+    assert "It rises." in (tmp_path / "mine-1.md").read_text()
 
 
 def test_long_arrays_are_left_to_the_npz(tmp_path, monkeypatch):
@@ -85,6 +95,7 @@ def test_figures_are_listed_and_found():
     numbers = [int(name.split("-")[1]) for name in names if name.startswith("svm")]
     assert numbers == sorted(numbers)
     json.dumps([figure.about() for figure in listed])
+    assert find("svm-7")[0].id == "svm-7"
     with pytest.raises(InputError, match="no figure svm-77"):
         find(["svm-77"])
     with pytest.raises(InputError, match="`paper` is 'x'"):

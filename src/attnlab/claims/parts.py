@@ -340,7 +340,7 @@ class Mean(Tally):
             worst=mean,
             limit=level,
             tightness=None,
-            notices=f"{mean:.3g} within {SIGMAS * error:.1g} (two standard errors of {self.instances})",
+            notices=f"{mean:.3g} ± {SIGMAS * error:.1g} (2 standard errors, {self.instances} instances)",
         )
 
 

@@ -147,10 +147,12 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
         _draw_spectrum(spectrum, data, name, color, style, label)
     attention.set(title="b  Attention settles on one token", ylabel="largest softmax weight")
     attention.set_ylim(0, 1.05)
-    attention.legend(title=f"{data['sphere_W_best'].size} sphere sets:\nmedian, middle 80 %", loc="center left")
+    attention.legend(
+        title=f"{data['sphere_W_best'].size} sphere sets:\nmedian, middle 80 %", loc="upper left", borderaxespad=1.2
+    )
     excess.set(title="c  Loss above its infimum", ylabel="-log10 of excess loss", yscale="log")
     excess.axhline(16, color=GREY, linewidth=1, linestyle=":")
-    excess.text(1.1, 17, "textbook gradients: noise from here up", color=GREY, fontsize=7, va="bottom")
+    excess.text(1.1, 13, "textbook gradients:\nnoise above this line", color=GREY, fontsize=7, va="top")
     excess.legend(title="sets where every best token was found", loc="upper left")
     near.set(title="d  To the Frobenius max-margin W", ylabel="1 - cos(., Frobenius max-margin W)")
     also.set(title="e  To the nuclear max-margin W", ylabel="1 - cos(., nuclear max-margin W)")
@@ -161,8 +163,8 @@ def draw_demo(data: dict[str, np.ndarray], path: Path) -> Path:
     for panel in (attention, excess, near, also):
         panel.set(xscale="log", xlabel="step")
     spectrum.set(title="f  Singular values after the last step", xlabel="number", ylabel="over the largest",
-                 yscale="log", ylim=(1e-4, 60.0))  # fmt: skip
-    spectrum.legend(loc="upper right", ncols=2, fontsize=7)
+                 yscale="log", ylim=(1e-4, 1.5))  # fmt: skip
+    spectrum.legend(loc="upper right", fontsize=7, handlelength=1.6, borderaxespad=0.0)
     return save_figure(figure, path)
 
 
@@ -178,7 +180,7 @@ def _draw_spectrum(axes: Any, data: dict[str, np.ndarray], name: str, color: str
     limit = data[f"sphere_{name}_{OWN[name]}"]
     limit = relative(np.linalg.svd(limit[np.isfinite(limit).all((-2, -1))], compute_uv=False))
     axes.plot(number, np.median(limit, axis=0), linestyle="none", marker="o", markersize=4, markerfacecolor="white",
-              color=color, label=f"{SPELT[OWN[name]]} max-margin")  # fmt: skip
+              color=color, label=f"{SPELT[OWN[name]]} limit")  # fmt: skip
 
 
 def _draw_plane(axes: Any, data: dict[str, np.ndarray]) -> None:
