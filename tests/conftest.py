@@ -14,6 +14,7 @@ import pytest
 from attnlab.train.program import MOST_MAPS, memory_maps
 
 ONE_IN = 3
+PLANTED_ONE_IN = 10  # rows of planted faults, each of which measures a claim anew
 LOOK_EVERY = 10  # tests
 
 
@@ -28,7 +29,8 @@ def pytest_collection_modifyitems(config, items):
     kept, dropped = [], []
     for item in items:
         is_slow = item.get_closest_marker("slow") is not None
-        sampled = choice == "sample" and zlib.crc32(item.nodeid.encode()) % ONE_IN == 0
+        one_in = PLANTED_ONE_IN if item.path.name.startswith("test_planted") else ONE_IN
+        sampled = choice == "sample" and zlib.crc32(item.nodeid.encode()) % one_in == 0
         (kept if not is_slow or sampled else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

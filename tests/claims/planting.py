@@ -1,8 +1,8 @@
 """Planting faults in formulas and solvers, to see whether the verdict of a claim turns.
 
 A fault is a change to the source of one function, as small as a factor, an exponent, a sign or a dropped term: the text
-`old` is replaced by `new`, the function compiled again in its own module, and put in its place wherever attnlab's
-modules refer to it. Text that is not found exactly once is an error, so a table of faults cannot go stale in silence.
+`old` is replaced by `new`, the function compiled again in its own module, and its code put in the place of the old one.
+Text that is not found exactly once is an error, so a table of faults cannot go stale in silence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -60,63 +60,66 @@ def planted(fault: Fault) -> Iterator[None]:
     """Attnlab with the fault in it."""
     module_name, _, qualname = fault.where.partition(":")
     module = importlib.import_module(f"attnlab.{module_name}")
-    owner, name = _owner(module, qualname)
-    original = inspect.getattr_static(owner, name)
-    faulty = _faulty(module, original, name, fault)
-    places = [(owner, name)] if inspect.isclass(owner) else _places(original, name)
-    _forget()
-    try:
-        for place, attribute in places:
-            setattr(place, attribute, faulty)
-        yield
-    finally:
-        for place, attribute in places:
-            setattr(place, attribute, original)
-        _forget()
-
-
-def _owner(module: ModuleType, qualname: str) -> tuple[Any, str]:
-    """The module or class that holds the name, and the last part of it."""
     owner: Any = module
     *outer, name = qualname.split(".")
     for part in outer:
         owner = getattr(owner, part)
-    return owner, name
+    original = inspect.getattr_static(owner, name)
+    _forget()
+    try:
+        with _constant(original, name, fault) if not fault.old else _function(module, original, name, fault):
+            yield
+    finally:
+        _forget()
 
 
-def _faulty(module: ModuleType, original: Any, name: str, fault: Fault) -> Any:
-    if not fault.old:
-        return eval(fault.new, dict(vars(module)))
-    source = _source(original)
+@contextmanager
+def _function(module: ModuleType, original: Any, name: str, fault: Fault) -> Iterator[None]:
+    """The function with another code: it is the same object, so whoever holds it runs the fault."""
+    function = _inner(original)
+    source = textwrap.dedent(inspect.getsource(function))
     if source.count(fault.old) != 1:
         raise LookupError(f"{fault.where} has {fault.old!r} {source.count(fault.old)} times; wanted once.")
-    changed = compile(
-        source.replace(fault.old, fault.new), f"<{fault.name}>", "exec", __future__.annotations.compiler_flag
-    )
+    text = source.replace(fault.old, fault.new)
+    changed = compile(text, f"<{fault.name}>", "exec", __future__.annotations.compiler_flag)
     scratch: dict[str, Any] = {}
     exec(changed, vars(module), scratch)
-    made = scratch[name]
-    if isinstance(made, cached_property):
-        made.__set_name__(None, name)
-    return made
+    faulty = _inner(scratch[name])
+    kept = function.__code__, function.__defaults__, function.__kwdefaults__
+    try:
+        function.__code__, function.__defaults__, function.__kwdefaults__ = (
+            faulty.__code__,
+            faulty.__defaults__,
+            faulty.__kwdefaults__,
+        )
+        yield
+    finally:
+        function.__code__, function.__defaults__, function.__kwdefaults__ = kept
 
 
-def _source(original: Any) -> str:
-    """Of a function behind its decorators, or of a property, class or static method."""
-    for inner in ("fget", "func", "__func__"):
-        if isinstance(original, property | cached_property | classmethod | staticmethod) and hasattr(original, inner):
-            original = getattr(original, inner)
-    return textwrap.dedent(inspect.getsource(inspect.unwrap(original)))
+def _inner(thing: Any) -> FunctionType:
+    """The function behind decorators, properties, class and static methods."""
+    for kind, attribute in ((property, "fget"), (cached_property, "func"), (classmethod | staticmethod, "__func__")):
+        if isinstance(thing, kind):
+            thing = getattr(thing, attribute)
+    function = inspect.unwrap(thing)
+    if not isinstance(function, FunctionType):
+        raise LookupError(f"{thing!r} is not a function.")
+    return function
 
 
-def _places(original: Any, name: str) -> list[tuple[ModuleType, str]]:
-    """Everywhere in attnlab's modules that this very object stands under a name; a constant only under its own."""
-    found = []
-    for module in _modules():
-        for attribute, value in list(vars(module).items()):
-            if value is original and (callable(original) or attribute == name):
-                found.append((module, attribute))
-    return found
+@contextmanager
+def _constant(original: Any, name: str, fault: Fault) -> Iterator[None]:
+    """A constant with another value, in every module of attnlab that has it under its name."""
+    places = [module for module in _modules() if vars(module).get(name, _modules) is original]
+    value = eval(fault.new, dict(vars(places[0])))
+    try:
+        for module in places:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module in places:
+            setattr(module, name, original)
 
 
 def _modules() -> list[ModuleType]:

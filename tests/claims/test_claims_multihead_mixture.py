@@ -8,11 +8,11 @@ from scipy.stats import norm
 
 from attnlab.claims.check import check
 from attnlab.claims.claim import Verdict
-from attnlab.claims.multihead import first_phase, mixture_margins, mixtures, saturation
+from attnlab.claims.multihead import first_phase, good_start, mixture_margins, mixtures, saturation, section_5_3
 from attnlab.claims.scale import Scale
 from attnlab.theory import multihead as mh
 
-MODULES = (saturation, mixture_margins, first_phase)
+MODULES = (saturation, mixture_margins, section_5_3, first_phase, good_start)
 EVERY = [claim for module in MODULES for claim in module.CLAIMS]
 SMOKE = Scale.SMOKE
 
@@ -24,11 +24,16 @@ def test_verdicts_are_those_on_record(claim):
     assert all(slack >= -1e-12 for slack in found.outcome.slack.values())
 
 
-def test_proposition_3_passes_18_of_18():
-    outcome = saturation.attention_expresses(SMOKE)
-    assert outcome.numbers["passed"] == "18 of 18"
-    masses = [found["mass / eps"] for found in outcome.numbers["ratios"].values()]
-    assert max(masses) > 0.1  # off-relevant attention is there to be seen
+def tightness(outcome, words):
+    (only,) = [part.tightness for part in outcome.parts if words in part.name]
+    assert only is not None
+    return only
+
+
+def test_proposition_3_is_nearly_attained():
+    found = saturation.attention_expresses(SMOKE)
+    assert tightness(found, "Eq. (10)") > 0.9
+    assert tightness(found, "Eq. (11)") > 0.9
 
 
 def judged(measure, **options):
@@ -47,8 +52,8 @@ def scaled(function, factor):
         (saturation, "gamma_attn", 1.02, saturation.attention_expresses),
         (mixture_margins, "gamma_lin", 1.001, mixture_margins.linear_oracle_keeps_its_margin),
         (mixture_margins, "largest_ordered_signal", 1.05, mixture_margins.order_has_a_boundary),
-        (mixture_margins, "head_requirement", 1e-14, mixture_margins.no_target_is_feasible),
-        (first_phase, "gamma_star", 1.5, first_phase.linearized_model_separates),
+        (section_5_3, "head_requirement", 1.001, section_5_3.no_target_is_feasible),
+        (good_start, "gamma_star", 1.02, good_start.linearized_model_separates),
         (first_phase, "mean_row", 1.0001, first_phase.phase_one_is_a_step),
         (first_phase, "centre", 1.5, first_phase.centre_of_phase_one),
     ],
@@ -61,46 +66,83 @@ def test_a_wrong_constant_is_noticed(monkeypatch, module, name, factor, measure)
 
 def test_a_wrong_step_of_phase_one_is_noticed(monkeypatch):
     def longer(*args, **kwargs):
-        found = mh.phase_one(*args, **kwargs)
-        return replace(found, weights={**found.weights, "U": found.weights["U"] * (1 + 1e-8)})
+        phase = mh.phase_one(*args, **kwargs)
+        return replace(phase, weights={**phase.weights, "U": phase.weights["U"] * (1 + 1e-7)})
 
     monkeypatch.setattr(first_phase, "phase_one", longer)
     assert judged(first_phase.phase_one_is_a_step) is Verdict.FAILS
 
 
 def test_margins_that_depend_on_heads_are_noticed(monkeypatch):
-    original = first_phase.linearized_margins
+    original = good_start.linearized_margins
     monkeypatch.setattr(
-        first_phase, "linearized_margins", lambda tokens, phase: original(tokens, phase) + 1e-9 * phase.counts.size
+        good_start, "linearized_margins", lambda tokens, phase: original(tokens, phase) + 1e-9 * phase.counts.size
     )
-    assert judged(first_phase.linearized_model_separates) is Verdict.FAILS
+    assert judged(good_start.linearized_model_separates) is Verdict.FAILS
 
 
 def test_outputs_beyond_their_bound_are_noticed(monkeypatch):
     original = mh.proposition_2
     monkeypatch.setattr(
-        first_phase, "proposition_2", lambda *a, **k: replace(original(*a, **k), B_phi=0.03 * original(*a, **k).B_phi)
+        good_start, "proposition_2", lambda *a, **k: replace(original(*a, **k), B_phi=0.7 * original(*a, **k).B_phi)
     )
-    assert judged(first_phase.outputs_are_bounded) is Verdict.FAILS
+    assert judged(good_start.outputs_are_bounded) is Verdict.FAILS
 
 
 def test_heads_that_are_too_long_are_noticed(monkeypatch):
     original = mixtures.started
 
     def longer(*args, **kwargs):
-        found = original(*args, **kwargs)
-        return replace(found, phase=replace(found.phase, weights={"U": 8 * found.phase.weights["U"]}))
+        start = original(*args, **kwargs)
+        return replace(start, phase=replace(start.phase, weights={"U": 8 * start.phase.weights["U"]}))
 
-    monkeypatch.setattr(first_phase, "started", longer)
-    assert judged(first_phase.heads_are_short) is Verdict.FAILS
+    monkeypatch.setattr(good_start, "started", longer)
+    assert judged(good_start.heads_are_short) is Verdict.FAILS
+
+
+def test_too_few_heads_are_not_judged(monkeypatch):
+    original = mh.proposition_2
+    monkeypatch.setattr(
+        good_start, "proposition_2", lambda *a, **k: replace(original(*a, **k), heads=0.5 * original(*a, **k).heads)
+    )
+    assert judged(good_start.margin_with_many_heads) is Verdict.NOT_APPLICABLE
+
+
+def test_margins_depend_on_alpha_through_the_mean_of_its_size():
+    """As `margin_with_many_heads` takes it: heads of their own against two groups with the mean of |alpha|."""
+    setting = good_start.STRONG
+    tokens = setting.draw(5)
+    alpha = np.random.default_rng(0).uniform(-1, 1, 7)
+    c = mh.centre(mh.Mixture.of(tokens), tokens.info["oracle"])
+    U = alpha[:, None, None] * np.tile(c, (setting.T, 1))
+    weights = {"U": U, "W": np.zeros((7, setting.d, setting.d))}
+    each = mh.PhaseOne(weights=weights, counts=np.ones(7), alpha=alpha, c=c)
+    grouped = good_start.displaced(setting, np.zeros(setting.d), alpha=float(np.abs(alpha).mean()))
+    np.testing.assert_allclose(
+        mixtures.linearized_margins(tokens, each), mixtures.linearized_margins(tokens, grouped), rtol=1e-12
+    )
+
+
+def test_hostile_noise_keeps_to_its_bounds_and_costs_most():
+    setting = mixtures.LOUD[0]
+    hostile, random = setting.draw_hostile(20), setting.draw(500, kind="extreme")
+    assert min(mixtures.assumption_3(mh.Mixture.of(hostile), hostile).values()) > -1e-12
+    margins = [tokens.y * (tokens.x @ tokens.info["oracle"]).sum(1) for tokens in (hostile, random)]
+    assert margins[0].max() < margins[1].min()
+
+
+def test_the_constant_that_saturation_needs_does_not_depend_on_the_signal():
+    constants = saturation.scale_with_small_signal(SMOKE, power=2).numbers["constant for S^2 by S"]
+    assert len(constants) == 4
+    np.testing.assert_allclose(list(constants.values()), constants[1.0], rtol=1e-6)
 
 
 def test_tail_of_signs_is_that_of_simulation_and_of_enumeration():
     for H in (1, 2, 3, 6):
         sums = np.array([sum(1 if k >> h & 1 else -1 for h in range(H)) for k in range(2**H)])
         for level in (-0.5, 0.0, 0.5, 1.0, 1.9999, 2.0, 3.5, 6.0):
-            assert first_phase.two_sided_tail(H, level) == pytest.approx(np.mean(np.abs(sums) > level))
-    large = first_phase.two_sided_tail(1_000_000, 2000.0)
+            assert good_start.two_sided_tail(H, level) == pytest.approx(np.mean(np.abs(sums) > level))
+    large = good_start.two_sided_tail(1_000_000, 2000.0)
     assert large == pytest.approx(2 * norm.sf(2.0), rel=0.01)
 
 
@@ -108,7 +150,7 @@ def test_true_margin_beats_gamma_star_only_by_what_the_bound_gives_away():
     """Without noise and at the centre the bound of Eq. (7) is attained."""
     setting = mixtures.Setting(zeta=0.3, S=1.7, noise=0.0)
     tokens = setting.draw(50)
-    phase = first_phase.within_P(setting, 0.0, seed=0)
+    phase = good_start.displaced(setting, np.zeros(setting.d))
     margins = mixtures.linearized_margins(tokens, phase)
     np.testing.assert_allclose(margins, mh.gamma_star(mh.Mixture.of(tokens), 0.0), rtol=1e-12)
 
@@ -128,5 +170,5 @@ def test_requirement_of_section_5_3_by_hand():
     tall = 8 * np.sqrt(6.0) / 12 * np.log(90)
     D, g = np.sqrt(wide**2 + 5 * tall**2), np.sqrt(wide**2 / 5 + tall**2)
     needed = 36 * np.sqrt(40) * 8 * (3 * 2 * 4 * (3 * D + g) + 1) * D**2
-    found = mixture_margins.least_requirement(shape, mixture, 0.1, 100, 5.0)
+    found = section_5_3.least_requirement(shape, mixture, 0.1, 100, 5.0)
     assert found == pytest.approx(needed / np.sqrt(5), rel=1e-12)

@@ -29,9 +29,16 @@ def drawn(seeds, *, n=10, d=100, alpha=3.0, rho=0.1):
 def run(data, rule, steps=3000, record=None):
     tokens, targets = data
     return al.descend(
-        tokens, rule, steps=steps, loss="exponential", train_head=True, init="zeros", record=record or [steps],
-        targets=targets, track=tokens.info["planted"],
-    ).metrics  # fmt: skip
+        tokens,
+        rule,
+        steps=steps,
+        loss="exponential",
+        train_head=True,
+        init="zeros",
+        record=record or [steps],
+        targets=targets,
+        track=tokens.info["planted"],
+    ).metrics
 
 
 @pytest.fixture(scope="module")

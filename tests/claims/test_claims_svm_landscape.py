@@ -7,14 +7,16 @@ import pytest
 
 import attnlab as al
 from attnlab.claims import Scale, Verdict, check
-from attnlab.claims.svm import landscape, samples
+from attnlab.claims.svm import feasibility, landscape, samples, smoothness
 from attnlab.data import Tokens
 
 SMOKE = Scale.SMOKE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim", landscape.CLAIMS, ids=lambda claim: claim.id)
+@pytest.mark.parametrize(
+    "claim", [*landscape.CLAIMS, *smoothness.CLAIMS, *feasibility.CLAIMS], ids=lambda claim: claim.id
+)
 def test_as_expected(claim):
     (found,) = check([claim], "smoke")
     assert found.as_expected, found.outcome
@@ -79,15 +81,45 @@ def test_lemma_2_notices_another_rate(monkeypatch):
 
 
 @pytest.mark.slow
+def test_lemma_4_finds_what_the_formulas_say():
+    """Two opposite tokens: 1 / 11.02 for the correlation loss; 1 / 4 is the limit for the logistic one."""
+    assert smoothness.steepest("correlation", 16)[0][0] == pytest.approx(2**1.5 / (3 * 6 * 3**0.5), rel=2e-3)
+    assert 0.2 < smoothness.steepest("logistic", 16)[0][0] < 0.25
+
+
+@pytest.mark.slow
 def test_lemma_4_notices_a_small_constant(monkeypatch):
-    true = landscape.lipschitz_constants
-    monkeypatch.setattr(landscape, "lipschitz_constants", lambda *a: replace(true(*a), W=1e-4 * true(*a).W))
-    assert landscape.gradient_is_lipschitz(SMOKE).verdict is Verdict.FAILS
+    true = smoothness.lipschitz_constants
+    monkeypatch.setattr(smoothness, "lipschitz_constants", lambda *a: replace(true(*a), W=0.2 * true(*a).W))
+    smoothness.steepest.cache_clear()
+    assert smoothness.gradient_is_lipschitz(SMOKE).verdict is Verdict.FAILS
+    smoothness.steepest.cache_clear()
 
 
 @pytest.mark.slow
 def test_lemma_8_notices_too_long_a_step():
-    assert landscape.each_step_lowers_the_loss(SMOKE, step=1e4).verdict is Verdict.FAILS
+    assert smoothness.each_step_lowers_the_loss(SMOKE, step=50.0).verdict is Verdict.FAILS
+
+
+def test_a_generic_solver_finds_the_max_margin_solutions():
+    tokens = al.data.sphere(n=2, T=4, d=5, seed=3)
+    best = al.optimal_tokens(tokens)
+    A = feasibility.constraint_matrices(tokens, best)
+    rng = np.random.default_rng(0)
+    frobenius = feasibility._least_frobenius(A, rng)
+    assert frobenius == pytest.approx(al.solve_margin(tokens, best).W, abs=1e-6)
+    nuclear = feasibility._least_nuclear(A, rng)
+    wanted = np.linalg.norm(al.solve_margin(tokens, best, norm="nuclear").W, ord="nuc")
+    assert np.linalg.norm(nuclear, ord="nuc") == pytest.approx(wanted, rel=1e-6)
+
+
+def test_written_out_loss_against_the_model():
+    tokens = al.data.sphere(**samples.SIZES, seed=1, trials=3)
+    W = np.random.default_rng(0).standard_normal((3, tokens.d, tokens.d))
+    excess, distance = landscape.written_out(tokens, W)
+    least = np.log1p(np.exp(-al.scores(tokens).max(-1))).mean(-1)
+    assert excess == pytest.approx(al.models.loss(tokens, W) - least, rel=1e-12)
+    assert (excess < distance).all()
 
 
 @pytest.mark.slow

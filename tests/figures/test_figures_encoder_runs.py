@@ -35,7 +35,7 @@ def test_where_a_plan_looks():
 
 @pytest.mark.parametrize("reading", [
     pytest.param(Reading(words="", step=2.0), marks=pytest.mark.slow),
-    Reading(words="", rows="raw", loss="half_sum", parameterization="ntk", step=0.1),
+    Reading(words="", norm=None, loss="half_sum", parameterization="ntk", step=0.1),
 ])  # fmt: skip
 def test_segments_and_kernels_are_those_of_one_run(reading):
     data, network = reading.data(2, SMALL), reading.model(10)
@@ -64,7 +64,7 @@ def test_what_is_kept_of_training():
     assert {name: values.shape for name, values in kept.items()} == {
         **{name: (2, 2, 9) for name in ("mse", "step", "concentration", "frozen")},
         **{name: (2, 2, 6) for name in ("away", "largest")},
-        "apart": (2, 2, 3), "late": (2, 2), "least": (2, 2),
+        "apart": (2, 2, 3), "first": (2, 2), "late": (2, 2), "least": (2, 2),
     }  # fmt: skip
     for values in kept.values():
         assert np.isfinite(values[0]).all()
@@ -86,19 +86,38 @@ def test_what_is_kept_of_training():
     np.testing.assert_allclose(kept["apart"][1, 0, 0], kernel_distance(kernel, runs.kernels(data, network, moved)[0]),
                                rtol=1e-6)  # fmt: skip
     np.testing.assert_allclose(kept["apart"][:, :, 0], kept["away"][:, :, 1])
+    np.testing.assert_allclose(kept["first"], kept["away"][:, :, PLAN.stops.index(PLAN.early)])
     np.testing.assert_allclose(kept["largest"][1, 0, 0], np.linalg.eigvalsh(kernel)[-1], rtol=1e-10)
 
 
 def test_numbers_of_curves():
     mse = np.array([[1.0, 2.0, np.inf], [1.0, 0.5, 0.25], [np.nan] * 3])
     assert runs.lost(mse[None]).tolist() == [1]
-    factor, fit = runs.straight(np.arange(3.0), mse)
+    factor, fit = runs.straight(np.arange(3.0), mse, 0)
     np.testing.assert_allclose([factor[1], fit[1]], [0.5, 1.0])
     assert np.isnan(factor[[0, 2]]).all()
     half = Reading(words="", loss="half_sum")
     np.testing.assert_allclose(half.squares(np.array([3.0]), 6), [1.0])
     assert half.factor(6) == 1.0
     assert Reading(words="").factor(100) == 0.02
+
+
+def test_lines_end_at_rounding():
+    epochs = np.arange(8.0)
+    mse = np.array([1.0, 0.5, 1e-2, 1e-4, 1e-6, 1e-32, 2e-32, 1e-32])
+    factor, fit = runs.straight(epochs, mse[None], 2)
+    np.testing.assert_allclose([factor[0], fit[0]], [1e-2, 1.0])
+    factor, _ = runs.straight(epochs, mse[None], 3)
+    assert np.isnan(factor[0])  # two records are no line
+
+
+def test_tokens_have_the_norm_of_the_reading():
+    unit, small = (Reading(words="", norm=norm).data(2, SMALL) for norm in (1.0, 0.17))
+    np.testing.assert_allclose(np.linalg.norm(small.x, axis=-1), 0.17)
+    np.testing.assert_allclose(small.x, 0.17 * unit.x)
+    np.testing.assert_array_equal(small.y, unit.y)
+    drawn = Reading(words="", norm=None).data(2, SMALL)
+    assert 8 < np.linalg.norm(drawn.x, axis=-1).mean() < 12
 
 
 def test_logits_spread_as_one_over_d():

@@ -10,7 +10,7 @@ import pytest
 from attnlab import InputError, Store
 from attnlab.claims import Verdict
 from attnlab.data.files import read_npz
-from attnlab.figures import Figure, Finding, figures, find, make
+from attnlab.figures import Check, Figure, Finding, figures, find, make
 from attnlab.figures.style import new_figure, styled
 
 
@@ -100,3 +100,65 @@ def test_figures_are_listed_and_found():
         find(["svm-77"])
     with pytest.raises(InputError, match="`paper` is 'x'"):
         figures("x")
+
+
+# Checks -----------------------------------------------------------------------------------------------------------
+
+
+def test_checks_respect_how_many_sets_there_are():
+    verdicts = {
+        (5, 5): Verdict.HOLDS,
+        (3, 3): Verdict.TOO_FEW,  # three of three may be chance
+        (4, 5): Verdict.TOO_FEW,
+        (0, 5): Verdict.FAILS,
+        (14, 16): Verdict.HOLDS,
+        (8, 16): Verdict.TOO_FEW,
+        (2, 16): Verdict.FAILS,
+    }
+    for (seen, sets), verdict in verdicts.items():
+        check = Check("it is so", np.arange(sets) < seen)
+        assert check.part.verdict is verdict, (seen, sets)
+        assert check.measured == f"{seen} of {sets}"
+    assert Check("all", [True, True], at_least=1.0).part.verdict is Verdict.HOLDS
+    assert Check("all", [True, False], at_least=1.0).part.verdict is Verdict.FAILS
+    assert Check("rare", [False] * 30, at_most=0.3).part.verdict is Verdict.HOLDS
+    assert Check("none", np.array([], bool)).part.verdict is Verdict.NOT_APPLICABLE
+
+
+def test_checks_of_numbers_go_by_their_mean():
+    assert Check("above 0", [0.9, 1.0, 1.1], at_least=0.0).part.verdict is Verdict.HOLDS
+    assert Check("above 0", [-1.0, 1.0, 0.5], at_least=0.0).part.verdict is Verdict.TOO_FEW
+    assert Check("below 0", [0.9, 1.0, 1.1], at_most=0.0).part.verdict is Verdict.FAILS
+    with pytest.raises(ValueError, match="at_least"):
+        Check("no level", [0.9, 1.0]).part  # noqa: B018
+
+
+def test_the_verdict_follows_from_the_checks():
+    good, bad, few = Check("it falls", [True] * 5), Check("it ends low", [False] * 5), Check("it is even", [True] * 2)
+    assert Finding.of(good).verdict is Verdict.HOLDS
+    assert Finding.of(good, few).verdict is Verdict.TOO_FEW
+    found = Finding.of(good, bad, few, table={"loss": {"H = 1": 0.5}}, remarks=["So it is."], numbers={"sets": 5})
+    assert found.verdict is Verdict.FAILS
+    assert found.seen == (
+        "Seen: it falls (5 of 5). Not seen: it ends low (0 of 5). Too few to tell: it is even (2 of 2). So it is."
+    )
+    brief = Finding.of(good, bad, brief="Ten steps decide nothing.")
+    assert brief.verdict is Verdict.NOT_APPLICABLE
+    assert "Ten steps decide nothing." in brief.seen
+    facts = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert facts["checks"][1] == {"check": "it ends low", "seen": "0 of 5", "verdict": "fails"}
+    assert facts["table"] == {"loss": {"H = 1": 0.5}}
+
+
+def test_checks_and_tables_are_in_the_note(tmp_path):
+    def judged(arrays, facts):
+        table = {"loss | end": {"H = 1": 0.123456, "H = 2": None}, "steps": {"H = 2": "never"}}
+        return Finding.of(Check("it rises", [True] * 5), table=table)
+
+    make(
+        Figure(id="svm-99", title="A line", says="It rises.", data=data, draw=draw, judge=judged), "smoke", out=tmp_path
+    )
+    note = (tmp_path / "svm-99.md").read_text()
+    for line in ("| it rises | 5 of 5 | holds |", "|  | H = 1 | H = 2 |", "| steps |  | never |", "loss \\| end"):
+        assert line in note, line
+    assert "## Numbers" not in note

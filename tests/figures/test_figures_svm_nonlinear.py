@@ -147,9 +147,13 @@ def test_judge_eight_wants_the_order_and_the_alignment():
     assert nonlinear.judge_eight(good, {}).verdict is Verdict.HOLDS
     swapped = nonlinear.judge_eight(made_up(rng, 8, shares=(0.003, 0.1, 0.01)), {})
     assert swapped.verdict is Verdict.FAILS
-    assert "the order at d = 8" in swapped.seen
+    assert "Not seen: W^mm is nearer than W^1token at d = 8" in swapped.seen
+    misfit = nonlinear.judge_eight(made_up(rng, 8, shares=(0.008, 0.003, 0.1)), {})
+    assert "W^SVMeq is no farther than W^mm in any run at d = 8 (0 of" in misfit.seen
     assert nonlinear.judge_eight(made_up(rng, 8, shares=(0.02, 0.03, 0.1)), {}).verdict is Verdict.FAILS
-    assert nonlinear.judge_eight(made_up(rng, 4, shares=(0.02, 0.03, 0.1)), {}).verdict is Verdict.HOLDS
+    few = made_up(rng, 8, shares=(0.008, 0.03, 0.1), runs=3)
+    few["mixture_d8"][:, -1] = [0.001, 0.001, 0.025]
+    assert nonlinear.judge_eight(few, {}).verdict is Verdict.TOO_FEW
     assert nonlinear.judge_eight(made_up(rng, 4, runs=0), {}).verdict is Verdict.NOT_APPLICABLE
 
 
@@ -195,4 +199,4 @@ def test_search_counts_and_shares(monkeypatch):
     again, about = nonlinear.eleven_data(Scale.SMOKE, silent)
     assert np.array_equal(again["mixture_d4"], arrays["mixture_d4"])
     assert about["flow, d = 4"]["attempts"] == len(again["flow_reasons_d4"]) == 1
-    assert nonlinear.judge_eleven(again, about).verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE)
+    assert nonlinear.judge_eleven(again, about).verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE, Verdict.TOO_FEW)

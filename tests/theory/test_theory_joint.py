@@ -117,10 +117,59 @@ def test_printed_and_corrected_forms_differ_as_said():
     assert corrected == pytest.approx(joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values))
     p = 1e-3 * 100 / (8 * model.B**2 * 4)
     length = model.rho * np.sqrt(1.5e6)
-    wanted = {"main": 0.25 - 1 / (1 + np.exp(p)), "appendix": 0.25 - length / (1 + np.exp(-p)),
-              "corrected": 0.25 - length / (1 + np.exp(p))}  # fmt: skip
+    wanted = {
+        "main": 0.25 - 1 / (1 + np.exp(p)),
+        "appendix": 0.25 - length / (1 + np.exp(-p)),
+        "corrected": 0.25 - length / (1 + np.exp(p)),
+    }
     for form, value in wanted.items():
         assert joint.margin_bound(model, 1e-3, 100.0, 2.0, 1.0, form=form) == pytest.approx(value)
+
+
+def test_score_gaps_and_curvature_are_as_printed():
+    """Lemma 11's omega_2 and Lemma 13's omega(theta), written out for n = 2, d = 1000, alpha = 6, rho = 0.1."""
+    model = JointModel(n=2, d=1000, alpha=6.0, rho=0.1)
+    omega_2 = (0.6 / 2) * np.sqrt(np.log(10 * 4 / 0.1))
+    sums = np.array([1.0, 1.0 + 2 ** (-2 / 3) + 3 ** (-2 / 3)])
+    np.testing.assert_allclose(joint.score_gap_bound(model, 0.01, [1, 3]), 0.01 * omega_2 * sums)
+    B = 0.6 * np.sqrt(1500)  # about 23
+    small = 13 * B**5 * 1000  # |u| below 1, and B below d
+    assert joint.curvature_bound(model, 0.3, 0.2) == pytest.approx(8 * small)
+    assert joint.curvature_bound(model, 0.3, 2.0) == pytest.approx(8 * 4 * small)
+    assert joint.curvature_bound(JointModel(n=2, d=4, alpha=6.0, rho=0.01), 0.3, 0.2) == pytest.approx(8 * 13 * 4)
+    long = JointModel(n=2, d=4, alpha=6.0, rho=1.0)  # B above d
+    assert joint.curvature_bound(long, 0.0, 0.0) == pytest.approx(8 * 13 * (6 * np.sqrt(6)) ** 6)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 0.01])
+def test_times_and_radii_are_as_printed(epsilon):
+    """Theorem 9's t_eps and Eq. (56)'s R_eps, both branches, written out for n = 3, d = 1e6 and B = 2."""
+    model = JointModel(n=3, d=1e6, alpha=10.0, rho=2.0 / (10 * np.sqrt(1.5e6)))
+    step, Lambda = 1e-7, 0.7
+    of_losses = 24 * 9 * np.sqrt(2e6 / np.log(90 / 0.1))
+    wanted = (10 * 2 * 0.7) ** 2 / 1e-7 * (of_losses / 250) ** (1 / 3) * epsilon ** (-4 / 3)
+    assert joint.log_alignment_time(model, step, Lambda, epsilon) == pytest.approx(wanted)
+    more = (7 * 4 * 0.7) ** (1 / 3)  # 7 B^2 Lambda times C n^2
+    assert joint.log_alignment_time(model, step, Lambda, epsilon, corrected=True) == pytest.approx(wanted * more)
+    few = joint.log_alignment_time(model, step, Lambda, epsilon, loss_ratio=1e-9)
+    assert few == pytest.approx((14.0) ** 2 / 1e-7 * 28.0 ** (1 / 3) * epsilon ** (-4 / 3))
+    assert joint.log_alignment_time(model, step, 1e-4, epsilon, loss_ratio=1e-30) == pytest.approx(4e-4 / 1e-7)
+    radius = 1.4 / epsilon * max(np.log(4 * of_losses / epsilon), 5 * np.log(40 * 4 * 0.7 / epsilon))
+    assert joint.radius(model, Lambda, epsilon) == pytest.approx(radius)
+    large = joint.radius(model, Lambda, epsilon, loss_ratio=1e30)
+    assert large == pytest.approx(1.4 / epsilon * np.log(4 * of_losses / 24 * 1e30 / epsilon))
+
+
+def test_loss_bounds_are_as_printed():
+    """Theorem 8 and the lines before it, at t = 8 for n = 4, d = 100, alpha = 6, rho = 0.1."""
+    model = JointModel(n=4, d=100, alpha=6.0, rho=0.1)
+    omega_1 = 0.6 / 8 * 5
+    omega_0 = 13 * (0.6 * np.sqrt(150)) ** 5 * 100
+    total = sum((s + 1) ** (-2 / 3) for s in range(8))
+    assert joint.log_loss_bound(model, 1e-9, 8) == pytest.approx(-1e-9 * omega_1 / 2 * 2)
+    assert joint.log_loss_bound(model, 1e-9, 8, summed=True) == pytest.approx(-1e-9 * omega_1 / 2 * total)
+    line = -(1e-9 * omega_1 - 8e-18 * omega_0) * total
+    assert joint.log_loss_bound(model, 1e-9, 8, summed=True, halved=False) == pytest.approx(line)
 
 
 def test_model_is_read_from_tokens():

@@ -25,16 +25,23 @@ PAPERS: dict[str, tuple[str, ...]] = {
         for name in (
             "feasibility",
             "landscape",
+            "smoothness",
             "limits",
             "other_norms",
             "narrow_factors",
             "global_convergence",
+            "lemma_10",
             "first_step",
             "local_convergence",
+            "local_steps",
+            "local_paths",
             "shielding",
             "selection",
+            "conjecture",
+            "composition",
             "errata_formulas",
             "errata_convergence",
+            "text_slips",
         )
     ),
     "rates": tuple(
@@ -44,6 +51,8 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "example",
             "direction",
             "theorem_5",
+            "saturation",
+            "theorem_6",
             "polyak",
             "two_tokens",
             "step_rules",
@@ -54,6 +63,8 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "joint_smoothness",
             "errata_constants",
             "joint_errata",
+            "joint_proofs",
+            "joint_quarter",
         )
     ),
     "multihead": tuple(
@@ -61,14 +72,19 @@ PAPERS: dict[str, tuple[str, ...]] = {
         for name in (
             "gradients",
             "curvature",
+            "curvature_errata",
             "theorem_1",
             "dynamics",
             "tangent",
             "realizable",
             "generalization",
+            "expansion",
             "first_phase",
+            "good_start",
+            "phase_one_lemmas",
             "two_phases",
             "mixture_margins",
+            "section_5_3",
             "saturation",
         )
     ),
@@ -80,11 +96,16 @@ PAPERS: dict[str, tuple[str, ...]] = {
             "gradients_bounds",
             "proposition_1",
             "eigenvalues",
+            "lemma_15",
             "conditions",
+            "theorem_2",
+            "data_and_labels",
             "kernel_limits",
             "degenerate",
+            "linear_width",
             "hessian",
             "training",
+            "comparisons",
             "errata_proofs",
             "kernel_errata",
             "training_errata",
@@ -138,8 +159,16 @@ def _papers(paper: str | None) -> list[str]:
 
 def find(ids: str | Iterable[str]) -> list[Claim]:
     """The claims of these ids, or of this one, in the order given."""
-    known = {claim.id: claim for claim in claims()}
-    return named(known, ids, "claim", left={statement.id: statement.why for statement in left_out()})
+    wanted = [ids] if isinstance(ids, str) else list(ids)
+    # Only the papers that are asked for are loaded, unless a name is wrong.
+    known = {claim.id: claim for paper in PAPERS if _asked(paper, wanted) for claim in claims(paper)}
+    if any(name not in known for name in wanted):
+        known = {claim.id: claim for claim in claims()}
+    return named(known, wanted, "claim", left={statement.id: statement.why for statement in left_out()})
+
+
+def _asked(paper: str, ids: list[str]) -> bool:
+    return any(isinstance(name, str) and name.startswith(f"{paper}-") for name in ids)
 
 
 def check(

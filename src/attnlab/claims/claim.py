@@ -59,10 +59,7 @@ class Outcome:
         broken = [part for part in printed if part.verdict is Verdict.FAILS]
         if broken:
             said.append("printed " + broken[0].found)
-        telling = [part for part in others if part.verdict is self.verdict]
-        standing = [part for part in others if part.verdict.stands]
-        ranked = sorted(standing, key=lambda part: -1.0 if part.tightness is None else part.tightness)
-        best = telling[0] if telling and not self.verdict.stands else ranked[-1] if ranked else None
+        best = _telling(others, self.verdict)
         if best is not None:
             what = best.found if best.verdict is Verdict.FAILS else best.notices
             said.append(f"corrected: {what}" if printed else what)
@@ -96,6 +93,19 @@ class Outcome:
         parts = tuple(Part.from_json(part) for part in facts["parts"])
         worst = None if facts["worst"] is None else float(facts["worst"])
         return cls(**{**own, "verdict": Verdict(facts["verdict"]), "parts": parts, "worst": worst})
+
+
+def _telling(parts: Sequence[Part], verdict: Verdict) -> Part | None:
+    """The part that says most: one with the verdict, the tightest of the bounds, or the first that stands."""
+    if not verdict.stands:
+        decisive = [part for part in parts if part.verdict is verdict]
+        if decisive:
+            return decisive[0]
+    standing = [part for part in parts if part.verdict.stands]
+    bounds = [part for part in standing if part.form == "bound"]
+    if bounds:
+        return max(bounds, key=lambda part: part.tightness or 0.0)
+    return standing[0] if standing else None
 
 
 def outcome(*tallies: Tally, instances: int | None = None, **facts: Any) -> Outcome:
@@ -235,18 +245,23 @@ def erratum(
     setting: str = "",
     tolerance: float | None = None,
     at_scale: Mapping[Scale, tuple[Verdict, str]] | None = None,
+    each: bool = False,
 ) -> Claim:
     """A claim in two halves: what is printed, shown to fail on an instance that meets its hypotheses, and what is
     right, shown to hold.
 
     The verdict is that of the slip's kind if both are as said, holds if the printed half stands after all, fails
-    otherwise; unsolved and too few to tell stay what they are.
+    otherwise; unsolved and too few to tell stay what they are. With `each`, the parts of the printed half are slips of
+    their own, and one that does not fail is enough to hold.
     """
 
     def measure(scale: Scale) -> Outcome:
         first, second = measure_printed(scale), measure_corrected(scale)
+        printed = first.verdict
+        if each and any(part.verdict is not Verdict.FAILS for part in first.parts):
+            printed = Verdict.HOLDS
         return Outcome(
-            verdict=_of_halves(first.verdict, second.verdict, slip.kind),
+            verdict=_of_halves(printed, second.verdict, slip.kind),
             instances=first.instances + second.instances,
             worst=second.worst,
             tried=(first.tried or first.instances) + (second.tried or second.instances),

@@ -12,6 +12,7 @@
 | `gaussian_signal_in_span` | `gaussian_signal` of any dimension, up to 1e300 |
 | `tokenized_mixture`, `planted` | of *On the Optimization and Generalization of Multi-head Attention* |
 | `Sequences`, `gaussian_sequences` | sequences with real labels, for encoders; Gaussian ones |
+| `trap` | data sets on which descent goes astray although a theorem says that it does not |
 | `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
 
@@ -32,3 +33,4 @@ from attnlab.data.separated import separated_signal as separated_signal
 from attnlab.data.sequences import Sequences as Sequences, gaussian_sequences as gaussian_sequences
 from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span
 from attnlab.data.tokens import Tokens as Tokens
+from attnlab.data.trap import trap as trap

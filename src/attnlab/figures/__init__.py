@@ -5,11 +5,13 @@
 | `figures`, `find` | all figures or those of a paper; by id |
 | `make` | computes or reads the data, draws, and writes picture, data and note |
 | `Figure`, `Finding`, `Made` | a figure; what was seen; both with the files |
+| `Check` | one thing that a paper says of a figure, judged |
 | `demo_data`, `draw_demo` | the demonstration |
 """
 
 from attnlab.figures.demo import demo_data as demo_data, draw_demo as draw_demo
 from attnlab.figures.figure import (
+    Check as Check,
     Figure as Figure,
     Finding as Finding,
     Made as Made,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.claim import Verdict
-from attnlab.claims.page import listed
+from attnlab.claims.names import named
+from attnlab.claims.page import listed, short
+from attnlab.claims.parts import Mean, Part, Share, together
 from attnlab.claims.scale import Scale
 from attnlab.data.files import write_npz
 from attnlab.errors import InputError, message
 from attnlab.figures.style import save_figure, styled
 from attnlab.store import Store
-from attnlab.store.sources import NUMBERS, sources
+from attnlab.store.reach import reach
 
 Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
@@ -34,10 +36,56 @@ PAPERS: dict[str, tuple[str, ...]] = {
     ),
     "rates": tuple(f"attnlab.figures.rates.{name}" for name in ("signal", "joint", "start", "digits", "planned")),
     "multihead": tuple(f"attnlab.figures.multihead.{name}" for name in ("mixture", "planted", "planned")),
-    "encoder": tuple(f"attnlab.figures.encoder.{name}" for name in ("widths", "vectors", "starts", "planned")),
+    "encoder": tuple(
+        f"attnlab.figures.encoder.{name}" for name in ("widths", "vectors", "starts", "scaling", "planned")
+    ),
 }
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One thing that a paper says of a figure, and what was seen of it.
+
+    Attributes:
+        name: what is said, as a sentence that is true or not.
+        seen: booleans, one for each independent set (or run), judged by their share; or numbers, judged by their mean.
+        at_least, at_most: the level. Booleans without a level are true of more than half of the sets; 1.0 asks for all.
+
+    >>> Check("GD is slower", [True] * 5).part.verdict.value
+    'holds'
+    >>> Check("GD is slower", [True, True]).part.verdict.value  # two of two may be chance
+    'too few to tell'
+    >>> Check("all runs converge", [True, True], at_least=1.0).part.verdict.value
+    'holds'
+    """
+
+    name: str
+    seen: Any
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def part(self) -> Part:
+        """What was judged, with its verdict and its interval."""
+        seen = np.asarray(self.seen)
+        if seen.dtype == bool:
+            level = 0.5 if self.at_least is None and self.at_most is None else self.at_least
+            share = Share(self.name, at_least=level, at_most=self.at_most)
+            share.add(seen)
+            return share.part()
+        mean = Mean(self.name, at_least=self.at_least, at_most=self.at_most)
+        mean.add(seen)
+        return mean.part()
+
+    @property
+    def measured(self) -> str:
+        """What was seen, in a few words: "4 of 5", or a mean with its error."""
+        part = self.part
+        if part.form == "share" and part.instances:
+            return f"{round(part.worst * part.instances)} of {part.instances}"  # type: ignore[operator]
+        return part.notices or "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +93,73 @@ class Finding:
     """What was seen, beside what the paper says.
 
     Attributes:
-        seen: in a sentence or two, with numbers.
+        seen: in a few sentences, with numbers.
         verdict: holds if the picture shows what the paper says, fails if not.
         numbers: those of the sentence and of comparison, by name; plain JSON.
+        checks: what was judged, if the verdict follows from checks.
+        table: rows of numbers by column, by name of the row; plain JSON.
     """
 
     seen: str
     verdict: Verdict
     numbers: Mapping[str, Any]
+    checks: tuple[Check, ...] = ()
+    table: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *checks: Check,
+        table: Mapping[str, Mapping[str, Any]] | None = None,
+        remarks: Iterable[str] = (),
+        numbers: Mapping[str, Any] | None = None,
+        brief: str = "",
+    ) -> Finding:
+        """The finding that follows from checks.
+
+        Args:
+            checks: all that the paper says; one that fails is enough to fail.
+            table: rows of numbers by column, printed as a table.
+            remarks: sentences on what else is seen.
+            numbers: anything else worth keeping, plain JSON.
+            brief: why these runs are too short to decide, if they are; then nothing fails.
+
+        >>> Finding.of(Check("it falls", [True] * 5), Check("it ends low", [False] * 5)).seen
+        'Seen: it falls (5 of 5). Not seen: it ends low (0 of 5).'
+        """
+        verdict = together(check.part for check in checks)
+        if brief and verdict is not Verdict.HOLDS:
+            verdict = Verdict.NOT_APPLICABLE
+        told = [_told(checks), brief, *remarks]
+        return cls(
+            seen=" ".join(sentence for sentence in told if sentence),
+            verdict=verdict,
+            numbers=dict(numbers or {}),
+            checks=checks,
+            table=dict(table or {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain JSON."""
+        facts: dict[str, Any] = {"seen": self.seen, "verdict": self.verdict.value, "numbers": dict(self.numbers)}
+        if self.checks:
+            facts["checks"] = [
+                {"check": check.name, "seen": check.measured, "verdict": check.part.verdict.value}
+                for check in self.checks
+            ]
+        if self.table:
+            facts["table"] = {name: dict(row) for name, row in self.table.items()}
+        return facts
+
+
+def _told(checks: Iterable[Check]) -> str:
+    """Which checks were seen, which were not, and which too few sets leave open."""
+    kinds: dict[str, list[str]] = {}
+    openings = {Verdict.HOLDS: "Seen", Verdict.LOOSE: "Seen", Verdict.FAILS: "Not seen"}
+    for check in checks:
+        opening = openings.get(check.part.verdict, check.part.verdict.value.capitalize())
+        kinds.setdefault(opening, []).append(f"{check.name} ({check.measured})")
+    return " ".join(f"{opening}: {'; '.join(names)}." for opening, names in kinds.items())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,10 +224,13 @@ class Made:
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
         return {
-            **self.figure.about(), "scale": self.scale.value, "seconds": self.seconds, "seen": self.finding.seen,
-            "verdict": self.finding.verdict.value, "numbers": dict(self.finding.numbers), "facts": dict(self.facts),
+            **self.figure.about(),
+            "scale": self.scale.value,
+            "seconds": self.seconds,
+            **self.finding.to_json(),
+            "facts": dict(self.facts),
             "files": [str(path) for path in self.files],
-        }  # fmt: skip
+        }
 
 
 def figures(paper: str | None = None) -> list[Figure]:
@@ -132,15 +242,9 @@ def figures(paper: str | None = None) -> list[Figure]:
     return sorted(found, key=lambda figure: (figure.paper, int(figure.id.split("-")[1])))
 
 
-def find(ids: Iterable[str]) -> list[Figure]:
-    """The figures of these ids, in the order given."""
-    known = {figure.id: figure for figure in figures()}
-    wanted = list(ids)
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise InputError(message(f"There is no figure {', '.join(unknown)}; there are {', '.join(known)}.",
-                                 "attnlab figure --list"))  # fmt: skip
-    return [known[name] for name in wanted]
+def find(ids: str | Iterable[str]) -> list[Figure]:
+    """The figures of these ids, or of this one, in the order given."""
+    return named({figure.id: figure for figure in figures()}, ids, "figure")
 
 
 def make(
@@ -176,8 +280,8 @@ def make(
         arrays, facts = figure.data(scale, tell)
         return arrays, {**facts, "seconds": time.perf_counter() - began}
 
-    config = {"id": figure.id, "scale": scale.value, "version": __version__, "data": figure.data,
-              "inputs": figure.inputs(), "sources": sources(*NUMBERS, f"figures/{figure.paper}")}  # fmt: skip
+    config = {"id": figure.id, "scale": scale.value, "version": __version__,
+              "inputs": figure.inputs(), "reach": reach(figure.data)}  # fmt: skip
     if store is None:
         arrays, facts = computed()
     else:
@@ -217,21 +321,37 @@ def _write_csv(path: Path, arrays: Arrays) -> None:
 
 def _note(made: Made) -> str:
     """A page about the figure."""
-    return f"""# {made.figure.id}: {made.figure.title}
+    source = "The paper says." if made.figure.paper in PAPERS else "What is expected."
+    finding, figure = made.finding, made.figure
+    settings = {name: value for name, value in made.facts.items() if name != "seconds"}
+    blocks = [
+        f"# {figure.id}: {figure.title}",
+        f"![{figure.title}]({figure.id}.png)",
+        f"**{source}** {figure.says}",
+        f"**Seen.** {finding.seen}",
+        f"**Verdict: {finding.verdict.value}.** {finding.verdict.meaning}",
+    ]
+    if finding.checks:
+        judged = [(check.name, check.measured, check.part.verdict.value) for check in finding.checks]
+        blocks += ["## Checks", markdown_table(("what is said", "seen in", "verdict"), judged)]
+    if finding.table:
+        columns = list(dict.fromkeys(name for row in finding.table.values() for name in row))
+        rows = [(name, *(short(row.get(column, "")) for column in columns)) for name, row in finding.table.items()]
+        blocks += ["## Table", markdown_table(("", *columns), rows)]
+    if finding.numbers:
+        blocks += ["## Numbers", listed(finding.numbers)]
+    blocks += [f"## Settings, attempts and drops (scale {made.scale.value}, {made.seconds:.1f} s)", listed(settings)]
+    return "\n\n".join(blocks) + "\n"
 
-![{made.figure.title}]({made.figure.id}.png)
 
-**The paper says.** {made.figure.says}
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of words under columns.
 
-**Seen.** {made.finding.seen}
-
-**Verdict: {made.finding.verdict.value}.** {made.finding.verdict.meaning}
-
-## Numbers
-
-{listed(made.finding.numbers)}
-
-## Settings, attempts and drops (scale {made.scale.value}, {made.seconds:.1f} s)
-
-{listed({k: v for k, v in made.facts.items() if k != "seconds"})}
-"""
+    >>> print(markdown_table(("H", "loss"), [("1", "0.5")]))
+    | H | loss |
+    |---|---|
+    | 1 | 0.5 |
+    """
+    lines = [columns, *rows]
+    spelt = ["| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines]
+    return "\n".join([spelt[0], "|" + "---|" * len(columns), *spelt[1:]])

@@ -70,9 +70,9 @@ def evaluate(draws: Draws, residual: Array | None = None) -> Passed:
     return Passed(attention, attended, inside, hidden, np.einsum("bnm,bm->bn", hidden, draws.O))
 
 
-def jacobian(draws: Draws, found: Passed | None = None) -> dict[str, Array]:
+def jacobian(draws: Draws, passed: Passed | None = None) -> dict[str, Array]:
     """Gradients of every output by each parameter, (B, N, m, d) and (B, N, m): Eqs. (7) to (10) with slopes of relu."""
-    at = evaluate(draws) if found is None else found
+    at = evaluate(draws) if passed is None else passed
     slopes, products = _pulled_back(draws, at)
     tau1 = draws.tau1[:, None, None, None]
     through = (draws.tau0 * draws.tau1)[:, None, None, None]
@@ -84,18 +84,18 @@ def jacobian(draws: Draws, found: Passed | None = None) -> dict[str, Array]:
     }
 
 
-def loss_gradient(draws: Draws, found: Passed, errors: Array) -> dict[str, Array]:
+def loss_gradient(draws: Draws, passed: Passed, errors: Array) -> dict[str, Array]:
     """Gradient of half the sum of squares for errors f - y (B, N), without a gradient for each output."""
-    slopes, products = _pulled_back(draws, found)
+    slopes, products = _pulled_back(draws, passed)
     slopes = slopes * errors[:, :, None, None]
     product = np.einsum("bn,bnde->bde", errors, products)
     through = (draws.tau0 * draws.tau1)[:, None, None]
-    flat = [a.reshape(len(a), -1, a.shape[-1]) for a in (slopes, found.attended)]
+    flat = [a.reshape(len(a), -1, a.shape[-1]) for a in (slopes, passed.attended)]
     return {
         "Q": through * (draws.K @ np.swapaxes(product, -1, -2)),
         "K": through * (draws.Q @ product),
         "V": draws.tau1[:, None, None] * (np.swapaxes(flat[0], -1, -2) @ flat[1]),
-        "O": np.einsum("bn,bnm->bm", errors, found.hidden),
+        "O": np.einsum("bn,bnm->bm", errors, passed.hidden),
     }
 
 
@@ -114,6 +114,11 @@ def spectral(array: Array) -> Array:
     return np.linalg.norm(array, 2, axis=(-2, -1)) if array.ndim == 3 else np.linalg.norm(array, axis=-1)
 
 
+def frobenius(array: Array) -> Array:
+    """Frobenius norm of each entry of a batch, (B,)."""
+    return np.linalg.norm(array.reshape(len(array), -1), axis=-1)
+
+
 def changes(one: Draws, other: Draws) -> dict[str, Array]:
     """Spectral norms of what each parameter changes by, (B,)."""
     return {p: spectral(getattr(other, p) - getattr(one, p)) for p in LETTERS}
@@ -121,8 +126,8 @@ def changes(one: Draws, other: Draws) -> dict[str, Array]:
 
 def total_change(one: Draws, other: Draws) -> Array:
     """Euclidean norm of the change of all parameters together, (B,)."""
-    return np.sqrt(sum(np.sum((getattr(other, p) - getattr(one, p)) ** 2, axis=tuple(range(1, getattr(one, p).ndim)))
-                       for p in LETTERS))  # fmt: skip
+    squares = [frobenius(getattr(other, p) - getattr(one, p)) ** 2 for p in LETTERS]
+    return np.sqrt(np.sum(squares, axis=0))
 
 
 def stacked(gradients: dict[str, Array]) -> Array:
@@ -132,23 +137,29 @@ def stacked(gradients: dict[str, Array]) -> Array:
 
 def bound_constants(*ends: Draws, start_loss: Array | None = None) -> list[Constants]:
     """The constants of each draw with l_P the largest norm among the ends: the least that the lemmas allow."""
-    B, N, T, d = ends[0].x.shape
-    C_x = np.linalg.norm(ends[0].x, axis=(-2, -1)).max(-1) / np.sqrt(T)
+    first = ends[0]
+    B, N, T, d = first.x.shape
+    C_x = np.linalg.norm(first.x, axis=(-2, -1)).max(-1) / np.sqrt(T)
     bars = {p: np.max([spectral(getattr(end, p)) for end in ends], axis=0) for p in LETTERS}
     losses = np.zeros(B) if start_loss is None else start_loss
-    return [
-        Constants(
-            N=N, T=T, d=d, width=ends[0].O.shape[-1], tau0=float(ends[0].tau0[i]), tau1=float(ends[0].tau1[i]),
-            C_x=float(C_x[i]), norms={p: 0.5 * float(bars[p][i]) for p in LETTERS},
-            radius={p: max(0.5 * float(bars[p][i]), 1e-300) for p in LETTERS}, alpha=0.0, start_loss=float(losses[i]),
+
+    def of(i: int) -> Constants:
+        halves = {p: 0.5 * float(bars[p][i]) for p in LETTERS}  # l_P = |W_P| + C_P
+        return Constants(
+            N=N,
+            T=T,
+            d=d,
+            width=first.O.shape[-1],
+            tau0=float(first.tau0[i]),
+            tau1=float(first.tau1[i]),
+            C_x=float(C_x[i]),
+            norms=halves,
+            radius={p: max(half, 1e-300) for p, half in halves.items()},
+            alpha=0.0,
+            start_loss=float(losses[i]),
         )
-        for i in range(B)
-    ]  # fmt: skip
 
-
-def largest(*values: float) -> float:
-    """The largest, or NaN if one is: `max` may pass over NaN, and a claim must not."""
-    return float(np.max(values))
+    return [of(i) for i in range(B)]
 
 
 def least_singular_values(hidden: Array) -> Array:
@@ -156,9 +167,9 @@ def least_singular_values(hidden: Array) -> Array:
     return np.array([least_singular_value(rows) for rows in hidden])
 
 
-def first_rows(found: Passed) -> Array:
+def first_rows(passed: Passed) -> Array:
     """Phi: the attended first token of each sequence, (B, N, d)."""
-    return found.attended[:, :, 0]
+    return passed.attended[:, :, 0]
 
 
 # Draws ------------------------------------------------------------------------------------------------------------
@@ -198,15 +209,48 @@ def aligned_pairs(count: int, tokens: int, seed: int = 0) -> tuple[Draws, Draws]
     x = np.broadcast_to((signs[:, None] * u[:, None, :])[:, None], (count, N, tokens, d))
     x = x * 10.0 ** rng.uniform(-0.5, 0.5, count)[:, None, None, None]
     reach = np.linalg.norm(x[:, 0, 0], axis=-1) ** 2
-    ranks = {"Q": a[:, :, None] * u[:, None, :], "K": a[:, :, None] * u[:, None, :], "V": v[:, :, None] * u[:, None, :],
-             "O": v}  # fmt: skip
+    ranks = {
+        "Q": a[:, :, None] * u[:, None, :],
+        "K": a[:, :, None] * u[:, None, :],
+        "V": v[:, :, None] * u[:, None, :],
+        "O": v,
+    }
     size = {p: 10.0 ** rng.uniform(-1.0, 1.0, count) for p in LETTERS}
     # Logits +-0.05 are where the softmax is steepest; one token has no logits to speak of.
     tau0 = 0.05 / (size["Q"] * size["K"] * reach) if tokens > 1 else np.full(count, 1e-8)
-    own = {p: _along(size[p], ranks[p]) * ranks[p] for p in LETTERS}
-    one = Draws(x=x, tau0=tau0, tau1=10.0 ** rng.uniform(-1, 1, count), **own)
+    weights = {p: _along(size[p], ranks[p]) * ranks[p] for p in LETTERS}
+    one = Draws(x=x, tau0=tau0, tau1=10.0 ** rng.uniform(-1, 1, count), **weights)
     share = {p: 10.0 ** rng.uniform(-6.0, -3.0, count) for p in LETTERS}
     return one, one.moved({p: _along(share[p] * size[p], ranks[p]) * ranks[p] for p in LETTERS})
+
+
+def opposed_pairs(moves: str, count: int, logits: float | None = None) -> tuple[Draws, Draws]:
+    """Two tokens cos(e) and -sin(e) of one dimension, where changes through the softmax come closest to their bounds.
+
+    The sequence has norm 1, so that both tokens together use up Assumption 1. One neuron; |W_V| = |w_O| = 1. All angles
+    e up to 45 degrees, by all logits of the first token to itself up to 8, a grid of count^2; or that logit alone. The
+    parameter `moves` moves by 1e-5.
+    """
+    angles = np.linspace(0.0, np.pi / 4, count)
+    first_logits = np.linspace(0.0, 8.0, count) if logits is None else np.array([logits])
+    angle, logit = (grid.ravel() for grid in np.meshgrid(angles, first_logits, indexing="ij"))
+    B = len(angle)
+    one = np.ones((B, 1, 1))
+    x = np.stack([np.cos(angle), -np.sin(angle)], axis=-1)[:, None, :, None]  # (B, 1, 2, 1)
+    steered = logit[:, None, None] * one  # a unit partner and tau0 = 1 make it the logit of a unit token
+    queries, keys = (steered, one) if moves != "K" else (one, steered)
+    draws = Draws(x, queries, keys, one, one[:, :, 0], np.ones(B), np.ones(B))
+    return draws, draws.moved({moves: np.full_like(getattr(draws, moves), 1e-5)})
+
+
+def lone_pairs(moves: str, T: int = 20) -> tuple[Draws, Draws]:
+    """One token of length 1 among T - 1 zeros, to which it gives half its attention: Lemma 7 on longer sequences."""
+    x = (np.arange(T) == 0.0).astype(float)[None, None, :, None]
+    one = np.ones((1, 1, 1))
+    steered = np.log(T - 1.0) * one
+    queries, keys = (steered, one) if moves == "Q" else (one, steered)
+    draws = Draws(x, queries, keys, one, one[:, :, 0], np.ones(1), np.ones(1))
+    return draws, draws.moved({moves: np.full((1, 1, 1), 1e-5)})
 
 
 def tokens(N: int, T: int, d: int, *, seed: int = 0, rows: str = "unit", count: int = 1) -> Array:
@@ -228,7 +272,8 @@ def starts(
     Q, K, V = (np.sqrt(variance) * rng.standard_normal((count, m, d)) for _ in range(3))
     w_O = np.sqrt(1.0 if gain is None else gain / m) * rng.standard_normal((count, m))
     x = tokens(N, T, d, seed=seed, rows=rows, count=count)
-    tau0, tau1 = float(m) ** {"sqrt": -0.5, "linear": -1.0}[scaling], 1.0 if gain is not None else float(m) ** -0.5
+    tau0 = float(m) ** {"sqrt": -0.5, "linear": -1.0}[scaling]
+    tau1 = 1.0 if gain is not None else float(m) ** -0.5
     return Draws(x, Q, K, V, w_O, np.full(count, tau0), np.full(count, tau1)), variance
 
 

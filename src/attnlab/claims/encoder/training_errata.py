@@ -1,4 +1,4 @@
-"""Slips in what is said of training: how LeCun and N(0, 1) starts compare, and the settings of figure 2.
+"""What is said of training and not right, or not said: LeCun and N(0, 1) starts, and the settings of figure 2.
 
 *On the Convergence of Encoder-only Shallow Transformers*, Section 5.1 and Appendices C.5 and E.1.
 """
@@ -6,26 +6,30 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from attnlab.claims.claim import Outcome, erratum, within
+from attnlab.claims.claim import Outcome, erratum, outcome, reading
 from attnlab.claims.encoder.kernel_limits import SLOPE, power, sequences
 from attnlab.claims.encoder.training import kernel_of, of_trial, outputs_of
+from attnlab.claims.parts import Count, Limit, Share
 from attnlab.claims.scale import Scale
-from attnlab.data.sequences import gaussian_sequences
+from attnlab.claims.verdict import Kind, Slip
+from attnlab.data.sequences import Sequences, gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder
 from attnlab.models.network import LAWS, Law
 from attnlab.optim import gd
 from attnlab.theory.encoder import forward, least_singular_value
 from attnlab.theory.encoder.ntk import encoder_kernels
-from attnlab.theory.tangent import kernel_distance
 from attnlab.train import descend
 
 # E15: alpha^2 -----------------------------------------------------------------------------------------------------
 
 ALIKE = 0.1  # relative, of the ratio of alpha^2
+GAINS = {"lecun": 1.0, "he": 2.0}  # variance of the weights times the number of columns
+LEFT = 0.1  # part of LeCun's lead that is left with the kernel of the start
 
 
 @cache
@@ -33,7 +37,7 @@ def alpha_ratios(scale: Scale) -> list[dict[str, float]]:
     """alpha^2 with LeCun and with He weights over that with N(0, 1), from the same draws; tau0 = 1/m, N = 6, T = 4."""
     found = []
     for d in (8, 16, 32, 64):
-        for m in scale.pick((512,), (512, 2048), (512, 2048, 8192)):
+        for m in scale.pick((256, 1024), (512, 2048), (512, 2048, 8192)):
             for seed in range(scale.pick(2, 5, 20)):
                 x = sequences(seed, 6, 4, d).x
                 rng = np.random.default_rng([seed, 9])
@@ -49,38 +53,61 @@ def alpha_ratios(scale: Scale) -> list[dict[str, float]]:
     return found
 
 
+def power_of(found: list[dict[str, float]], size: str, values: list[float]) -> float:
+    """Power of a size ("d" or "m") of the mean of values, one for each ratio that was found."""
+    sizes = sorted({one[size] for one in found})
+    means = []
+    for at in sizes:
+        means.append(np.mean([value for one, value in zip(found, values, strict=True) if one[size] == at]))
+    return power(sizes, means)
+
+
 def ratio_is_width(scale: Scale) -> Outcome:
-    """|power of d| of alpha^2 LeCun / (m alpha^2 N(0, 1)), which is 0 if the ratio is the width; and He; the least."""
+    """Power of d of the ratio of alpha^2 over m, which is 0 if the ratio of alpha^2 is the width."""
     found = alpha_ratios(scale)
-    dims = sorted({one["d"] for one in found})
-    powers = {}
-    for law in ("lecun", "he"):
-        means = [np.mean([one[law] / one["m"] for one in found if one["d"] == d]) for d in dims]
-        powers[law] = power(dims, means)
-    return within(min(abs(p) for p in powers.values()), SLOPE, instances=len(found), seeds=range(scale.pick(2, 5, 20)),
-                  numbers={"power of d of the ratio over m": powers, "d": dims})  # fmt: skip
+    limits = []
+    for law in GAINS:
+        limit = Limit(f"{law}: |power of d of the ratio of alpha^2 to N(0, 1) over m|", tolerance=SLOPE)
+        limit.add(abs(power_of(found, "d", [one[law] / one["m"] for one in found])))
+        limits.append(limit)
+    return outcome(*limits, instances=len(found), seeds=range(scale.pick(2, 5, 20)))
 
 
 def ratio_and_ablation(scale: Scale) -> Outcome:
-    """Largest |ratio d / m - 1|, and |ratio d / (2 m) - 1| for He; infinite unless the ablation below is as said."""
+    """The ratio of alpha^2 is m/d (2 m/d for He), and grows like m; LeCun's lead at m = d comes from its kernel."""
     found = alpha_ratios(scale)
-    away = {law: max(abs(one[law] * one["d"] / (gain * one["m"]) - 1.0) for one in found)
-            for law, gain in (("lecun", 1.0), ("he", 2.0))}  # fmt: skip
+    tallies: list[Any] = []
+    for law, gain in GAINS.items():
+        ratio = Limit(f"{law}: |ratio of alpha^2 to N(0, 1), over {gain:g} m/d, less 1|", tolerance=ALIKE)
+        ratio.add([abs(one[law] * one["d"] / (gain * one["m"]) - 1.0) for one in found])
+        order = Limit(f"{law}: |power of m of the ratio - 1|", tolerance=SLOPE)
+        order.add(abs(power_of(found, "m", [one[law] * one["d"] for one in found]) - 1.0))
+        tallies += [ratio, order]
     runs = frozen_and_free(scale)
     lead = {kind: runs["ntk"][kind] - runs["lecun"][kind] for kind in ("free", "frozen", "output layer alone")}
-    # With the kernel held still at most a tenth of the lead is left, in every trial.
-    fits = bool((lead["free"] > 1.0).all()) and all(
-        bool((lead[kind] <= 0.1 * lead["free"]).all()) for kind in ("frozen", "output layer alone")
+    ahead = Count("m = d: LeCun does not lead N(0, 1) by a decade")
+    ahead.add(lead["free"] <= 1.0)
+    tallies.append(ahead)
+    for kind in ("frozen", "output layer alone"):
+        left = Limit(f"m = d: part of the lead that is left, {kind}", tolerance=LEFT)
+        left.add(lead[kind] / lead["free"])
+        tallies.append(left)
+    decades = {
+        law: {kind: float(np.median(values)) for kind, values in one.items() if kind != "growth"}
+        for law, one in runs.items()
+    }
+    return outcome(
+        *tallies,
+        instances=len(found) + len(lead["free"]),
+        seeds=range(scale.pick(2, 5, 20)),
+        numbers={
+            "decades that LeCun leads at m = d": lead,
+            "median log10 of last over first loss": decades,
+            "lambda_max at the end over the start": {law: one["growth"] for law, one in runs.items()},
+        },
+        note="At m = d the ratio of alpha^2 is 1, yet LeCun leads: its kernel grows while it trains. With the kernel "
+        "of the start, or with the output layer alone, the lead is gone.",
     )
-    return within(max(away.values()) if fits else np.inf, ALIKE, instances=len(found) + len(lead["free"]),
-                  seeds=range(scale.pick(2, 5, 20)), numbers={
-                      "ratio d / m, less 1": away, "decades that LeCun leads at m = d": lead,
-                      "median log10 of last over first loss": {
-                          law: {k: float(np.median(v)) for k, v in one.items() if k != "growth"}
-                          for law, one in runs.items()},
-                      "lambda_max at the end over the start": {law: one["growth"] for law, one in runs.items()}},
-                  note="At m = d the ratio of alpha^2 is 1, yet LeCun leads: its kernel grows while it trains. With "
-                  "the kernel of the start, or with the output layer alone, the lead is gone.")  # fmt: skip
 
 
 # E15: the ablation ------------------------------------------------------------------------------------------------
@@ -105,91 +132,135 @@ def frozen_and_free(scale: Scale) -> dict[Law, dict[str, Array]]:
         network = Encoder(size, init=law)
         start = network.initial(data, 0)
         run = descend(data, gd(1.0), model=network, init=start, loss="mse_mean", steps=steps, record=[0, steps])
-        rows, begun = [], outputs_of(network, data, start)
+        begun = outputs_of(network, data, start)
+        rows = []
         for i in range(trials):
-            before = of_trial(start, i)
-            parts = encoder_kernels(network, before, data.x[i])
-            kernel, errors = np.sum([*parts.values()], axis=0), begun[i] - data.y[i]
+            parts = encoder_kernels(network, of_trial(start, i), data.x[i])
+            kernel = np.sum([*parts.values()], axis=0)
+            errors = begun[i] - data.y[i]
             first = 0.5 * float(errors @ errors)
-            after = kernel_of(network, of_trial(run.weights, i), data.x[i])
             # Step 1 on the mean of squares is step 2 / N on half their sum.
-            held = [linear_loss(K, errors, 2.0 / size, steps) / first for K in (kernel, parts["w_O"])]
+            frozen = linear_loss(kernel, errors, 2.0 / size, steps) / first
+            alone = linear_loss(parts["w_O"], errors, 2.0 / size, steps) / first
+            after = kernel_of(network, of_trial(run.weights, i), data.x[i])
             grown = np.linalg.eigvalsh(after)[-1] / np.linalg.eigvalsh(kernel)[-1]
-            rows.append([run.metrics["loss"][i, -1] / run.metrics["loss"][i, 0], *held, grown])
+            rows.append([run.metrics["loss"][i, -1] / run.metrics["loss"][i, 0], frozen, alone, grown])
         free, frozen, alone, growth = np.array(rows).T
-        found[law] = {"free": np.log10(free), "frozen": np.log10(frozen), "output layer alone": np.log10(alone),
-                      "growth": growth}  # fmt: skip
+        found[law] = {
+            "free": np.log10(free),
+            "frozen": np.log10(frozen),
+            "output layer alone": np.log10(alone),
+            "growth": growth,
+        }
     return found
 
 
 # E16 --------------------------------------------------------------------------------------------------------------
 
-
-def as_written(scale: Scale) -> Outcome:
-    """Last over first loss of figure 2 as it is written, N(0, 1) tokens, half the sum of squares, step 1; infinite past
-    1e6; the least over widths and trials."""
-    trials, ratios, tops = scale.pick(1, 1, 5), {}, {}
-    data = gaussian_sequences(rows="raw", seed=0, trials=trials)
-    for m in scale.pick((100,), (100, 1000), (10, 100, 1000)):
-        network = Encoder(m)
-        start = network.initial(data, 0)
-        run = descend(data, gd(1.0), model=network, init=start, steps=4, record=list(range(5)))
-        loss = run.metrics["loss"] / run.metrics["loss"][:, :1]
-        # A run that overflowed may come back dead, with all outputs 0.
-        lost = ~np.isfinite(loss).all(axis=1) | (np.nan_to_num(loss, nan=np.inf).max(axis=1) > 1e6)
-        ratios[m] = float(np.where(lost, np.inf, loss[:, -1]).min())
-        if scale is not Scale.SMOKE:
-            tops[m] = float(np.linalg.eigvalsh(kernel_of(network, of_trial(start, 0), data.x[0]))[-1])
-    return within(min(ratios.values()), 1.0, instances=trials * len(ratios), seeds=(0,), numbers={
-        "last over first loss by width": ratios, "step times lambda_max at the start, stable below 2": tops,
-    })  # fmt: skip
+NORM = 0.17  # of a token, in the reading that reproduces figure 2 with the paper's own loss
+CONVERGED = 1e-4  # last over first loss
+GAP = 100.0  # between the network narrower than the data and the next
+LOST = 1e6  # a loss above this part of the first has diverged
+FIRST_STEPS = 12
 
 
-def as_adopted(scale: Scale) -> Outcome:
-    """Largest ratio of the loss at a step to that before, with unit tokens and the mean of squares, step 1."""
-    trials, steps, ratios, last, moved = scale.pick(1, 1, 2), scale.pick(10, 60, 200), {}, {}, {}
-    data = gaussian_sequences(seed=0, trials=trials)
-    for m in scale.pick((100,), (100,), (10, 100, 1000)):
-        network = Encoder(m)
-        run = descend(data, gd(1.0), model=network, loss="mse_mean", steps=steps, record=list(range(steps + 1)))
-        loss = run.metrics["loss"]
-        ratios[m] = float((loss[:, 1:] / loss[:, :-1]).max())
-        last[m] = [float(x) for x in loss[:, -1] / loss[:, 0]]
-        if scale is not Scale.SMOKE:
-            ends = (network.initial(data, 0), run.weights)
-            moved[m] = float(kernel_distance(*(kernel_of(network, of_trial(w, 0), data.x[0]) for w in ends)))
-    return within(max(ratios.values()), 1.0, instances=trials * len(ratios), seeds=(0,), numbers={
-        "largest ratio of successive losses": ratios, "last over first loss": last, "steps": steps,
-        "kernel moved by, from the start": moved})  # fmt: skip
+def runs_of(data: Sequences, width: int, steps: int, loss: str, record: list[int] | None = None) -> Array:
+    """Loss over that at the start, (trials, records), with step 1 from LeCun weights; infinite from an overflow on."""
+    every = record or [0, steps]
+    run = descend(data, gd(1.0), model=Encoder(width), loss=loss, steps=steps, record=every)  # type: ignore[arg-type]
+    ratios = np.full((data.trials or 1, len(every)), np.inf)
+    ratios[:, : len(run.steps)] = run.metrics["loss"] / run.metrics["loss"][:, :1]
+    return np.where(np.isnan(ratios), np.inf, ratios)
+
+
+def readings_of_figure_2(scale: Scale) -> Outcome:
+    """Which scale of tokens and which sum of squares let step 1 converge as figure 2 shows."""
+    trials, steps = scale.pick(4, 5, 5), scale.pick(80, 100, 300)
+    unit = gaussian_sequences(seed=0, trials=trials)
+    raw = gaussian_sequences(rows="raw", seed=0, trials=trials)
+    scaled = Sequences(x=NORM * unit.x, y=unit.y)
+    wide = scale.pick((100,), (100,), (100, 1000))
+    diverges = {
+        name: Count(f"{name}, half the sum of squares: a run that stays finite") for name in ("N(0, 1)", "norm 1")
+    }
+    converges = Limit(f"tokens of norm {NORM:g}, half the sum, m >= N: last over first loss", tolerance=CONVERGED)
+    stalls = Share(f"tokens of norm {NORM:g}, half the sum: m = 10 ends {GAP:g} times above m = 100", at_least=0.5)
+    falls = Limit("tokens of norm 1, mean of squares: loss over that at the step before", tolerance=1.0)
+    for name, data in (("N(0, 1)", raw), ("norm 1", unit)):
+        for m in wide:
+            early = runs_of(data, m, FIRST_STEPS, "half_sum", list(range(FIRST_STEPS + 1)))
+            diverges[name].add(early.max(axis=1) <= LOST)
+    ends = {m: runs_of(scaled, m, steps, "half_sum")[:, -1] for m in (10, *wide)}
+    for m in wide:
+        converges.add(ends[m])
+    stalls.add(ends[10] >= GAP * ends[100])
+    few = scale.pick(10, 40, 200)
+    mean = runs_of(unit, 100, few, "mse_mean", list(range(few + 1)))
+    falls.add(mean[:, 1:] / mean[:, :-1])
+    return outcome(
+        *diverges.values(),
+        converges,
+        stalls,
+        falls,
+        seeds=(0,),
+        numbers={
+            f"tokens of norm {NORM:g}, half the sum: last over first loss": {
+                f"m = {m}": one for m, one in ends.items()
+            },
+            "tokens of norm 1, mean of squares: last over first loss": mean[:, -1],
+            "epochs": [steps, few],
+        },
+    )
 
 
 CLAIMS = [
     erratum(
         id="encoder-E15",
         title="How LeCun and N(0, 1) starts compare",
-        printed="alpha^2 >= Omega(m N/d) for LeCun and He weights and Omega(N/d) for N(0, 1), so that the former are "
-        "faster by the width m (Appendix C.5).",
-        corrected="eta_V = 1/d is lost on the way: the ratio of alpha^2 is m/d, and 2 m/d for He. At m = d it is 1; "
-        "that LeCun is faster even there comes from the growth of its kernel, and vanishes if the kernel is frozen.",
-        hypotheses=("N <= d <= m, tau0 = 1/m for alpha^2", "unit tokens, mean of squares, step 1, N = d = m for runs"),
-        tolerance=ALIKE,
-        reason="relative error of the ratio; printed: power of d of the ratio over m, which should be 0; infinite "
-        "unless freezing takes nine tenths of the lead, in decades",
+        printed="alpha^2 >= Omega(m N/d) for LeCun and He weights and Omega(N/d) for N(0, 1): by the factor m "
+        "(Appendix C.5).",
+        corrected="eta_V = 1/d is lost when it is plugged in: the ratio of alpha^2 is m/d, and 2 m/d for He. At m = d "
+        "it is 1; that LeCun is faster even there comes from the growth of its kernel, and vanishes if the kernel is "
+        "frozen.",
+        slip=Slip(
+            kind=Kind.PROOF_STEP,
+            where="Appendix C.5, the line after the lower bound of alpha^2",
+            quote="we observe that for LeCun initialization and He initialization ... Thus, the convergence speed of "
+            "LeCun initialization and He initialization is faster than NTK initialization",
+            charitable="With d held fixed Omega may hide the factor d; then the ratio is of order m, which is what was "
+            "measured, and the conclusion stands: for m > d, which the theorem asks for, LeCun and He are ahead.",
+            correction="tau1^2 eta_V m Omega(N/d) with tau1 = 1 and eta_V = 1/d is of order m N/d^2 for LeCun, against "
+            "N/d for N(0, 1).",
+        ),
+        hypotheses=("N <= d <= m",),
+        setting="alpha^2: 6 Gaussian sequences with T = 4, d = 8 to 64, tau0 = 1/m, the same draws under all laws. "
+        "Runs: N = d = m, unit tokens, mean of squares, step 1.",
+        reason="printed: power of d of the ratio over m, which should be 0; corrected: relative error of the ratio "
+        "against m/d and 2 m/d below 0.1, power of m, and at most a tenth of LeCun's lead in decades left without "
+        "the growth of the kernel",
         measure_printed=ratio_is_width,
         measure_corrected=ratio_and_ablation,
     ),
-    erratum(
+    reading(
         id="encoder-E16",
-        title="Step size and normalization of figure 2",
-        printed="N(0, 1) tokens, squared loss l = |f - y|^2 / 2, LeCun weights, tau0 = m^(-1/2) and step size 1 "
-        "converge for all widths that are not sub-linear (Section 5.1).",
-        corrected="with these the first steps diverge, at any width shown; with tokens of norm 1, as after "
-        "Assumption 1, and the mean of squared errors, step 1 is stable. Which was used is not said, nor is what the "
-        "kernel distance of figure 2c compares with.",
-        hypotheses=("N = 100, T = 10, d = 100, mean pooling as in Eq. (1.2)",),
-        tolerance=1.0,
-        reason="loss over loss before; printed: last over first loss, least over widths, infinite past 1e6",
-        measure_printed=as_written,
-        measure_corrected=as_adopted,
+        title="Scale of tokens and loss of figure 2",
+        statement="Figure 2 (step 1, LeCun weights, linear convergence unless m < N) reproduces with the paper's own "
+        "loss, half the sum of squares, if tokens are scaled to norm 0.17, and with tokens of norm 1 and the mean of "
+        "squares; with tokens as drawn, or of norm 1, and half the sum, the first steps diverge.",
+        slip=Slip(
+            kind=Kind.READING,
+            where="Section 5.1; the remark after Assumption 1",
+            quote="sampled from standard Gaussian distribution ... Squared loss is selected as the criterion ... with "
+            "a fixed step size",
+            charitable="The remark after Assumption 1, that the input can always be scaled, taken at its word: with "
+            "tokens of norm 0.17 and the loss as defined, m = 10 stalls and m = 100, 1000 converge linearly.",
+            correction="Nothing is wrong: the text does not say the scale of the tokens nor the sum of squares of the "
+            "code. Norm 0.17 with half the sum is shown large in the figure, others beside it.",
+        ),
+        setting="N = 100 Gaussian sequences with T = 10, d = 100, N(0, 1) labels, mean pooling, tau0 = m^(-1/2), LeCun "
+        "weights, step 1.",
+        reason="a run diverges if its loss passes a million times the first within 12 steps; it converges if it ends "
+        "below 1e-4 of the first; a step never raises the loss where the mean of squares is taken",
+        measure=readings_of_figure_2,
     ),
-]  # fmt: skip
+]

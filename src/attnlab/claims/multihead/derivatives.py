@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from attnlab.data.tokens import Array, Tokens
@@ -31,41 +32,46 @@ class Head(NamedTuple):
 
 def head(x: Array, U: Array, W: Array) -> Head:
     """One head with a full decoder, for x and U (..., T, d) and W (..., d, d) that broadcast."""
-    A = attention_of(x, W)
-    off, score = _centred(A, x), _centred(A, U @ np.swapaxes(x, -1, -2), own=True)
-    by_U = np.broadcast_to(A @ x, score.shape[:-2] + x.shape[-2:])
-    spread = np.einsum("...ts,...ts,...tsj->...tj", A, score, off)
-    by_W = np.einsum("...ti,...tj->...ij", x, spread)
-    both = np.einsum("...ts,...tsj,...tsb->...tjb", A, off, off)
-    third = np.einsum("...ts,...ts,...tsj,...tsb->...tjb", A, score, off, off)
     T, d = x.shape[-2:]
+    A = attention_of(x, W)
+    tokens = _centred_tokens(A, x)  # (..., t, s, d)
+    scores = _centred_scores(A, U @ np.swapaxes(x, -1, -2))  # (..., t, s)
+    by_U = np.broadcast_to(A @ x, scores.shape[:-2] + x.shape[-2:])
+    by_W = np.einsum("...ti,...ts,...ts,...tsj->...ij", x, A, scores, tokens, optimize=True)
     lead = by_W.shape[:-2]
-    mixed = np.einsum("...ta,...tjb->...tjab", x, both) + np.zeros((*lead, T, d, d, d))
-    twice = np.einsum("...ti,...ta,...tjb->...ijab", x, x, third)
+
+    covariance = np.einsum("...ts,...tsj,...tsb->...tjb", A, tokens, tokens)
+    third_moment = np.einsum("...ts,...ts,...tsj,...tsb->...tjb", A, scores, tokens, tokens)
+    mixed = np.einsum("...ta,...tjb->...tjab", x, covariance) + np.zeros((*lead, T, d, d, d))
+    twice = np.einsum("...ti,...ta,...tjb->...ijab", x, x, third_moment)
     hessian = np.zeros((*lead, T * d + d * d, T * d + d * d))
     hessian[..., : T * d, T * d :] = mixed.reshape(*lead, T * d, d * d)
     hessian[..., T * d :, : T * d] = np.swapaxes(hessian[..., : T * d, T * d :], -1, -2)
     hessian[..., T * d :, T * d :] = twice.reshape(*lead, d * d, d * d)
+
     gradient = np.concatenate([by_U.reshape(*lead, -1), by_W.reshape(*lead, -1)], axis=-1)
     return Head(np.einsum("...td,...td->...", U, by_U), gradient, hessian)
 
 
-def _centred(A: Array, values: Array, own: bool = False) -> Array:
-    """values_s - mean_t, from differences: (..., t, s, d) for values (..., s, d), or (..., t, s) for (..., t, s)."""
-    if own:
-        return np.einsum("...tk,...tsk->...ts", A, values[..., :, None] - values[..., None, :])
-    return np.einsum("...tk,...skd->...tsd", A, values[..., :, None, :] - values[..., None, :, :])
+def _centred_tokens(A: Array, x: Array) -> Array:
+    """x_s - mean_t, from differences: (..., t, s, d)."""
+    return np.einsum("...tk,...skd->...tsd", A, x[..., :, None, :] - x[..., None, :, :])
 
 
-def decoded(found: Head, T: int, d: int, decoder: Decoder) -> Head:
+def _centred_scores(A: Array, scores: Array) -> Array:
+    """score_ts - mean_t, from differences: (..., t, s)."""
+    return np.einsum("...tk,...tsk->...ts", A, scores[..., :, None] - scores[..., None, :])
+
+
+def decoded(full: Head, T: int, d: int, decoder: Decoder) -> Head:
     """The same with one vector u, for which U is 1 u^T or e_T u^T; by the chain rule."""
     if decoder == "full":
-        return found
+        return full
     rows = np.ones(T) if decoder == "pooling" else np.eye(T)[-1]
     chain = np.zeros((T * d + d * d, d + d * d))
     chain[: T * d, :d] = np.kron(rows[:, None], np.eye(d))
     chain[T * d :, d:] = np.eye(d * d)
-    return Head(found.value, found.gradient @ chain, chain.T @ found.hessian @ chain)
+    return Head(full.value, full.gradient @ chain, chain.T @ full.hessian @ chain)
 
 
 class Draws(NamedTuple):
@@ -118,14 +124,53 @@ def draw(B: int, n: int, H: int, T: int, d: int, *, seed: int = 0) -> Draws:
     and scores spread as far as they can, and heads and sequences pull together.
     """
     rng = np.random.default_rng([seed, n, H, T, d])
-    scale = [10.0 ** rng.uniform(low, high, (B, 1, 1, 1)) for low, high in ((-1.0, 0.5), (-2.0, 1.0), (-2.0, 1.5))]
-    sizes = ((B, n, T, d), (B, H, T, d), (B, H, d, d))
-    x, U, W = (s * rng.standard_normal(size) for s, size in zip(scale, sizes, strict=True))
-    y, signs = rng.choice([-1.0, 1.0], (B, n)), rng.choice([-1.0, 1.0], (B, 1, T, 1))
-    in_line = (np.arange(B) % 3 == 0)[:, None, None, None]
-    x, U = np.where(in_line, signs * x[:, :1, :1], x), np.where(in_line, U[:, :1, :1], U)
-    fits = np.sign(outputs(Draws(x, y, U, W)))
-    return Draws(x, np.where((np.arange(B) % 2 == 0)[:, None] & (fits != 0), fits, y), U, W)
+    scale_x, scale_U, scale_W = (
+        10.0 ** rng.uniform(low, high, (B, 1, 1, 1)) for low, high in ((-1.0, 0.5), (-2.0, 1.0), (-2.0, 1.5))
+    )
+    x = scale_x * rng.standard_normal((B, n, T, d))
+    U = scale_U * rng.standard_normal((B, H, T, d))
+    W = scale_W * rng.standard_normal((B, H, d, d))
+    y = rng.choice([-1.0, 1.0], (B, n))
+    signs = rng.choice([-1.0, 1.0], (B, 1, T, 1))
+    third = (np.arange(B) % 3 == 0)[:, None, None, None]
+    x = np.where(third, signs * x[:, :1, :1], x)
+    U = np.where(third, U[:, :1, :1], U)
+    fitting = np.sign(outputs(Draws(x, y, U, W)))
+    second = (np.arange(B) % 2 == 0)[:, None]
+    return Draws(x, np.where(second & (fitting != 0), fitting, y), U, W)
+
+
+def in_line(signs: ArrayLike, d: int, R: float, tilt: Array, length: Array) -> Draws:
+    """One sequence of tokens plus or minus one vector, with label 1, where bounds on derivatives are nearly attained.
+
+    Token t is `signs_t R v` with equal entries of the unit vector v. Head h has logits `signs_t signs_s tilt_h`, and
+    row t of U_h is `signs_t length_h v / sqrt(T)`: |U_h| = |length_h|, and all rows pull W the same way.
+
+    Args:
+        signs: of the tokens, (T,).
+        d, R: dimension and length of the tokens.
+        tilt, length: of every head, (B, H).
+    """
+    sign = np.asarray(signs, float)
+    T, B = len(sign), len(tilt)
+    v = np.full(d, 1.0 / np.sqrt(d))
+    x = np.broadcast_to(R * sign[:, None] * v, (B, 1, T, d))
+    U = length[..., None, None] / np.sqrt(T) * sign[:, None] * v
+    W = tilt[..., None, None] / R**2 * np.outer(v, v)
+    return Draws(x, np.ones((B, 1)), U, W)
+
+
+class Pieces(NamedTuple):
+    """The logistic loss of H heads and its derivatives, without forming the Hessian over all of them.
+
+    The Hessian is `factors^T factors`, of rank n, plus one block for each head.
+    """
+
+    value: Array  # (B,)
+    slope: Array  # (B,) mean |loss'|
+    gradient: Array  # (B, H P)
+    factors: Array  # (B, n, H P)
+    blocks: Array  # (B, H, P, P)
 
 
 class Loss(NamedTuple):
@@ -137,20 +182,32 @@ class Loss(NamedTuple):
     hessian: Array  # (B, H P, H P)
 
 
-def loss(draws: Draws) -> Loss:
+def pieces(draws: Draws) -> Pieces:
     """Mean logistic loss of `H^(-1/2) sum_h F(x; U_h, W_h)` with its derivatives."""
     each = head(draws.x[:, :, None], draws.U[:, None], draws.W[:, None])  # (B, n, H, ..)
     B, n, H, P = each.gradient.shape
     margins = draws.y * each.value.sum(-1) / np.sqrt(H)
     slopes = each.gradient.reshape(B, n, H * P) / np.sqrt(H)
-    down, curved = expit(-margins), expit(margins) * expit(-margins)
-    hessian = np.einsum("bn,bnp,bnq->bpq", curved / n, slopes, slopes)
-    blocks = np.einsum("bn,bnhpq->bhpq", -down * draws.y / n, each.hessian) / np.sqrt(H)
-    for h in range(H):
-        own = slice(h * P, (h + 1) * P)
-        hessian[:, own, own] += blocks[:, h]
-    gradient = np.einsum("bn,bnp->bp", -down * draws.y / n, slopes)
-    return Loss(np.logaddexp(0.0, -margins).mean(-1), down.mean(-1), gradient, hessian)
+    pull = -expit(-margins) * draws.y / n  # loss' y / n
+    curved = expit(margins) * expit(-margins)  # loss''
+    return Pieces(
+        value=np.logaddexp(0.0, -margins).mean(-1),
+        slope=expit(-margins).mean(-1),
+        gradient=np.einsum("bn,bnp->bp", pull, slopes),
+        factors=np.sqrt(curved / n)[..., None] * slopes,
+        blocks=np.einsum("bn,bnhpq->bhpq", pull, each.hessian) / np.sqrt(H),
+    )
+
+
+def loss(draws: Draws) -> Loss:
+    """The same with the dense Hessian, for few heads."""
+    parts = pieces(draws)
+    P = parts.blocks.shape[-1]
+    hessian = np.swapaxes(parts.factors, -1, -2) @ parts.factors
+    for h in range(draws.heads):
+        block = slice(h * P, (h + 1) * P)
+        hessian[:, block, block] += parts.blocks[:, h]
+    return Loss(parts.value, parts.slope, parts.gradient, hessian)
 
 
 def outputs(draws: Draws) -> Array:

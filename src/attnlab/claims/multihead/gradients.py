@@ -1,182 +1,195 @@
-"""Gradient and Hessian of one head: Lemma 1, Proposition 1, and the same for other decoders and sharper constants."""
+"""Gradient and Hessian of the output: Lemma 1, Proposition 1 and Lemma 5, other decoders, sharper constants."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from attnlab.claims.claim import Claim, Outcome, erratum, within
-from attnlab.claims.multihead.derivatives import Draws, Head, decoded, draw, head
+from attnlab.claims.claim import Claim, Outcome, erratum, outcome
+from attnlab.claims.multihead.derivatives import Draws, Head, decoded, draw, head, in_line
+from attnlab.claims.multihead.lemma_1 import derivatives_are_those_of_the_lemma
+from attnlab.claims.parts import Bound, Identity
 from attnlab.claims.scale import Scale
-from attnlab.data.tokens import Array, Tokens
+from attnlab.claims.verdict import Kind, Slip
+from attnlab.data.tokens import Array
 from attnlab.models import MultiHead
-from attnlab.theory.multihead import Shape, attention_of, token_bounds
+from attnlab.theory.multihead import Shape, token_bounds
 from attnlab.theory.multihead.bounds import Decoder
 
-SIZES = ((2, 2), (4, 3), (3, 5))  # (T, d)
-RATIO = 1.0 + 1e-9
-NEAR, EXACT = 1e-6, 1e-10  # relative errors of finite differences, and of two closed forms
+SIZES = ((2, 2), (4, 3), (3, 5))  # (T, d) of random draws
+IN_LINE = ((2, 1, 1.0), (4, 1, 3.0), (2, 8, 1.0))  # (T, d, R) of tokens in line
+TILTS = np.linspace(-2.0, 2.0, 81)
+LENGTHS = np.array([0.0, 0.1, 1.0, 10.0, 100.0, 1e4])
+HEADS = (1, 2, 4, 8)
+# With U so long that the other term of a bound is less than this share of it, the bound is judged once more.
+SMALL = 0.01
 
-# Lemma 1 ----------------------------------------------------------------------------------------------------------
-
-
-def jacobians(x: Array, W: Array) -> Array:
-    """phi'(x W^T x_t) = diag(phi) - phi phi^T for every query, (B, T, T, T)."""
-    A = attention_of(x, W)
-    return A[..., None] * np.eye(A.shape[-1]) - A[..., :, None] * A[..., None, :]
-
-
-def by_W(x: Array, U: Array, W: Array) -> Array:
-    """Lemma 1: sum_t x_t u_t^T x^T phi'(x W^T x_t) x."""
-    return np.einsum("bti,btd,bsd,btsk,bkj->bij", x, U, x, jacobians(x, W), x, optimize=True)
-
-
-def by_W_of_by_U(x: Array, W: Array, a: Array, b: Array) -> Array:
-    """Lemma 1: the gradient by W of <a, grad_U F b> is sum_t a_t x_t b^T x^T phi'(x W^T x_t) x."""
-    return np.einsum("bt,bti,bd,bsd,btsk,bkj->bij", a, x, b, x, jacobians(x, W), x, optimize=True)
-
-
-def by_W_twice(x: Array, U: Array, W: Array, c: Array, b: Array) -> Array:
-    """Lemma 1: that of <c, grad_W F b> is sum_t (c^T x_t) x_t delta_t^T phi'(x W^T x_t) x."""
-    A = attention_of(x, W)
-    along, scores = np.einsum("bsd,bd->bs", x, b), np.einsum("bsd,btd->bts", x, U)
-    means = np.einsum("bts,bs->bt", A, along), np.einsum("bts,bts->bt", A, scores)
-    delta = along[:, None] * scores - means[0][..., None] * scores - means[1][..., None] * along[:, None]
-    towards = np.einsum("btd,bd->bt", x, c)
-    return np.einsum("bt,bti,bts,btsk,bkj->bij", towards, x, delta, jacobians(x, W), x, optimize=True)
-
-
-def relative(found: Array, wanted: Array) -> float:
-    """The largest error of a draw, relative to the norm of what is wanted."""
-    error = np.linalg.norm((found - wanted).reshape(len(found), -1), axis=-1)
-    return float((error / np.linalg.norm(wanted.reshape(len(wanted), -1), axis=-1)).max())
-
-
-def derivatives_are_those_of_the_lemma(scale: Scale) -> Outcome:
-    """Formulas of the lemma against central differences, and Hessian products against the dense Hessian."""
-    B, T, d, h = scale.pick(20, 200, 1000), 4, 3, 1e-6
-    rng = np.random.default_rng(0)
-    x, U, dU = (rng.standard_normal((B, T, d)) for _ in range(3))
-    W, dW = (rng.standard_normal((B, d, d)) for _ in range(2))
-    a, (b, c) = rng.standard_normal((B, T)), rng.standard_normal((2, B, d))
-    tokens = Tokens.self_attention(x[:, None], np.ones((B, 1)), np.ones(d))
-
-    def output(along: float) -> Array:
-        weights = {"U": (U + along * dU)[:, None], "W": (W + along * dW)[:, None]}
-        return MultiHead(1).output(tokens, weights)[:, 0]
-
-    def difference(function, along: Array) -> Array:
-        return (function(W + h * along) - function(W - h * along)) / (2 * h)
-
-    mean = attention_of(x, W) @ x
-    slope = np.einsum("btd,btd->b", mean, dU) + np.einsum("bij,bij->b", by_W(x, U, W), dW)
-    size = np.linalg.norm(np.concatenate([mean.reshape(B, -1), by_W(x, U, W).reshape(B, -1)], -1), axis=-1)
-    size *= np.sqrt(np.sum(dU**2, (-2, -1)) + np.sum(dW**2, (-2, -1)))
-    near = {
-        "gradient": float((np.abs((output(h) - output(-h)) / (2 * h) - slope) / size).max()),
-        "grad_W <a, grad_U F b>": _entries(
-            by_W_of_by_U(x, W, a, b),
-            lambda E: difference(lambda V: np.einsum("bt,btd,bd->b", a, attention_of(x, V) @ x, b), E),
-        ),
-        "grad_W <c, grad_W F b>": _entries(
-            by_W_twice(x, U, W, c, b), lambda E: difference(lambda V: np.einsum("bi,bij,bj->b", c, by_W(x, U, V), b), E)
-        ),
-    }  # fmt: skip
-    exact = _closed_forms_agree(x, U, W, dU, dW)
-    worst = max(*(e / NEAR for e in near.values()), *(e / EXACT for e in exact.values()))
-    return within(worst, 1.0, instances=B, seeds=(0,), numbers={"by differences": near, "closed forms": exact})
-
-
-def _entries(wanted: Array, difference) -> float:
-    """Error of a matrix (B, d, d) whose entries are central differences along unit matrices."""
-    d = wanted.shape[-1]
-    found = np.stack([difference(E) for E in np.eye(d * d).reshape(-1, d, d)], axis=-1)
-    return relative(found.reshape(wanted.shape), wanted)
-
-
-def _closed_forms_agree(x: Array, U: Array, W: Array, dU: Array, dW: Array) -> dict[str, float]:
-    """Gradient and dense Hessian from moments, against the lemma and against products by automatic differentiation."""
-    T, d = x.shape[-2:]
-    found = head(x, U, W)
-    lemma = np.concatenate([(attention_of(x, W) @ x).reshape(len(x), -1), by_W(x, U, W).reshape(len(x), -1)], -1)
-    product = np.einsum("bpq,bq->bp", found.hessian, np.concatenate([v.reshape(len(x), -1) for v in (dU, dW)], -1))
-    wanted = []
-    for i in range(min(len(x), 20)):
-        tokens = Tokens.self_attention(x[i, None], np.ones(1), np.ones(d))
-        along = MultiHead(1).hessian_product(tokens, {"U": U[i], "W": W[i]}, {"U": dU[i], "W": dW[i]}, of="output")
-        wanted.append(np.concatenate([along["U"].ravel(), along["W"].ravel()]))
-    turned = np.swapaxes(found.hessian, -1, -2)
-    return {
-        "gradient": relative(found.gradient, lemma),
-        "Hessian product": relative(product[: len(wanted)], np.array(wanted)),
-        "symmetry": relative(turned, found.hessian),
-        "by U twice": float(np.abs(found.hessian[:, : T * d, : T * d]).max()),
-    }
-
+CLOSE_INSTANCES = (
+    "Random draws, Gaussian times log-uniform scales, (T, d) = (2, 2), (4, 3), (3, 5); and a search over tokens plus "
+    "or minus one vector with equal entries, 81 tilts of the attention times 6 lengths of U, (T, d, R) = (2, 1, 1), "
+    "(4, 1, 3), (2, 8, 1), where the bounds are nearly attained."
+)
 
 # Proposition 1 ----------------------------------------------------------------------------------------------------
 
 
-def norms(found: Head) -> tuple[Array, Array]:
+def norms(derivatives: Head) -> tuple[Array, Array]:
     """|gradient| and |Hessian|."""
-    return np.linalg.norm(found.gradient, axis=-1), np.abs(np.linalg.eigvalsh(found.hessian)).max(-1)
+    gradient = np.linalg.norm(derivatives.gradient, axis=-1)
+    return gradient, np.abs(np.linalg.eigvalsh(derivatives.hessian)).max(-1)
 
 
-def shapes(draws: Draws, *, decoder: Decoder = "full", sharp: bool = False) -> list[Shape]:
-    """As bounds see each draw, with R its own longest token."""
+def betas(draws: Draws, m: Array, *, decoder: Decoder = "full", sharp: bool = False) -> tuple[Array, Array]:
+    """beta1 and beta3 of each draw, where no head is longer than m; R is the longest token of the draw, or 1."""
     T, d = draws.x.shape[-2:]
-    return [Shape(T=T, d=d, R=float(R), decoder=decoder, sharp=sharp) for R in draws.R]
+    shapes = [Shape(T=T, d=d, R=float(R), decoder=decoder, sharp=sharp) for R in draws.R]
+    beta1 = [shape.beta1(float(length)) for shape, length in zip(shapes, m, strict=True)]
+    beta3 = [shape.beta3(float(length)) for shape, length in zip(shapes, m, strict=True)]
+    return np.array(beta1), np.array(beta3)
 
 
-def betas(draws: Draws, m: Array, **options) -> tuple[Array, Array]:
-    """beta1 and beta3 of each draw, where no head is longer than m."""
-    found = [(s.beta1(float(v)), s.beta3(float(v))) for s, v in zip(shapes(draws, **options), m, strict=True)]
-    beta1, beta3 = np.array(found).T
-    return beta1, beta3
+def alternating(T: int) -> Array:
+    """Signs +, -, +, ..."""
+    return np.where(np.arange(T) % 2, -1.0, 1.0)
+
+
+def one_minus(T: int) -> Array:
+    """Signs +, ..., +, -: then queries pull together although one vector u serves all."""
+    return np.where(np.arange(T) == T - 1, -1.0, 1.0)
+
+
+def searched(signs: Array, d: int, R: float, heads: int = 1) -> Draws:
+    """Tokens in line, for every tilt and length; all heads alike."""
+    tilt, length = (grid.reshape(-1, 1) for grid in np.meshgrid(TILTS, LENGTHS))
+    return in_line(signs, d, R, np.repeat(tilt, heads, axis=1), np.repeat(length, heads, axis=1))
+
+
+def single_heads(scale: Scale) -> Iterator[Draws]:
+    """Random draws and tokens in line, one sequence and one head each."""
+    for T, d in SIZES:
+        yield draw(scale.pick(60, 200, 500), 1, 1, T, d)
+    for T, d, R in IN_LINE:
+        yield searched(alternating(T), d, R)
 
 
 def one_head_is_bounded(scale: Scale, *, sharp: bool = False) -> Outcome:
     """Norms over their bounds: with the norms of the tokens at hand, and with R."""
-    count = scale.pick(60, 200, 500)
-    ratios: dict[str, float] = {}
-    for T, d in SIZES:
-        draws = draw(count, 1, 1, T, d)
-        x, U, W = draws.x[:, 0], draws.U[:, 0], draws.W[:, 0]
-        found = head(x, U, W)
-        gradient, hessian = norms(found)
-        bound = token_bounds(x, U, sharp=sharp)
+    by_U = Bound("|grad_U F| / bound")
+    by_W = Bound("|grad_W F| / bound")
+    gradient = Bound("|grad F| / bound")
+    hessian = Bound("|hess F| / bound")
+    hessian_long = Bound("|hess F| / bound, long U")
+    gradient_R = Bound("|grad F| / bound in R")
+    gradient_R_long = Bound("|grad F| / bound in R, long U")
+    hessian_R = Bound("|hess F| / bound in R")
+    hessian_R_long = Bound("|hess F| / bound in R, long U")
+    for draws in single_heads(scale):
+        x, U = draws.x[:, 0], draws.U[:, 0]
+        derivatives = head(x, U, draws.W[:, 0])
+        size, curvature = norms(derivatives)
+        by_token = token_bounds(x, U, sharp=sharp)
+        without_U = token_bounds(x, 0.0 * U, sharp=sharp)
+        by_U.add(np.linalg.norm(derivatives.gradient[:, : U[0].size], axis=-1), by_token.by_U)
+        by_W.add(np.linalg.norm(derivatives.gradient[:, U[0].size :], axis=-1), by_token.by_W)
+        gradient.add(size, by_token.gradient)
+        hessian.add(curvature, by_token.hessian)
+        long = without_U.hessian <= SMALL * by_token.hessian
+        hessian_long.add(curvature[long], by_token.hessian[long])
+
         beta1, beta3 = betas(draws, draws.longest_U, sharp=sharp)
-        values = {
-            "grad_U": np.linalg.norm(found.gradient[:, : T * d], axis=-1) / bound.by_U,
-            "grad_W": np.linalg.norm(found.gradient[:, T * d :], axis=-1) / bound.by_W,
-            "gradient": gradient / bound.gradient, "Hessian": hessian / bound.hessian,
-            "gradient, R": gradient / beta1, "Hessian, R": hessian / beta3,
-        }  # fmt: skip
-        ratios = {name: max(ratios.get(name, 0.0), float(v.max())) for name, v in values.items()}
-    return within(max(ratios.values()), RATIO, instances=count * len(SIZES), seeds=(0,),
-                  numbers={"norm / bound": ratios, "sizes (T, d)": [list(s) for s in SIZES]})  # fmt: skip
+        short1, short3 = betas(draws, 0.0 * draws.longest_U, sharp=sharp)
+        gradient_R.add(size, beta1)
+        hessian_R.add(curvature, beta3)
+        gradient_R_long.add(size[short1 <= SMALL * beta1], beta1[short1 <= SMALL * beta1])
+        hessian_R_long.add(curvature[short3 <= SMALL * beta3], beta3[short3 <= SMALL * beta3])
+    return outcome(
+        by_U,
+        by_W,
+        gradient,
+        hessian,
+        hessian_long,
+        gradient_R,
+        gradient_R_long,
+        hessian_R,
+        hessian_R_long,
+        seeds=(0,),
+    )
+
+
+def one_head_is_bounded_sharply(scale: Scale) -> Outcome:
+    """The same for the constants without the dimension."""
+    return one_head_is_bounded(scale, sharp=True)
 
 
 def other_decoders_are_bounded(scale: Scale) -> Outcome:
     """The same with one vector per head."""
-    count = scale.pick(60, 200, 500)
-    ratios: dict[str, float] = {}
+    bounds: dict[str, Bound] = {}
     decoders: tuple[Decoder, ...] = ("pooling", "last")
-    for T, d in SIZES:
-        draws = draw(count, 1, 1, T, d)
+    instances = [draw(scale.pick(60, 200, 500), 1, 1, T, d) for T, d in SIZES]
+    instances += [searched(one_minus(T), d, R) for T, d, R in (*IN_LINE, (16, 1, 1.0))]
+    for draws in instances:
+        T, d = draws.x.shape[-2:]
         u = draws.U[:, 0, 0]
         for decoder in decoders:
             rows = np.ones(T) if decoder == "pooling" else np.eye(T)[-1]
-            found = head(draws.x[:, 0], rows[:, None] * u[:, None], draws.W[:, 0])
-            gradient, hessian = norms(decoded(found, T, d, decoder))
+            full = head(draws.x[:, 0], rows[:, None] * u[:, None], draws.W[:, 0])
+            gradient, hessian = norms(decoded(full, T, d, decoder))
             for sharp in (False, True):
+                constants = f"{decoder}{', sharp' if sharp else ''}"
                 beta1, beta3 = betas(draws, np.linalg.norm(u, axis=-1), decoder=decoder, sharp=sharp)
-                for name, ratio in (("gradient", gradient / beta1), ("Hessian", hessian / beta3)):
-                    key = f"{decoder}, {name}{', sharp' if sharp else ''}"
-                    ratios[key] = max(ratios.get(key, 0.0), float(ratio.max()))
-    return within(max(ratios.values()), RATIO, instances=2 * count * len(SIZES), seeds=(0,),
-                  numbers={"norm / bound": ratios, "sizes (T, d)": [list(s) for s in SIZES]})  # fmt: skip
+                _, short3 = betas(draws, 0.0 * u[:, 0], decoder=decoder, sharp=sharp)
+                long = short3 <= SMALL * beta3
+                _bound(bounds, f"|grad F| / bound, {constants}").add(gradient, beta1)
+                _bound(bounds, f"|hess F| / bound, {constants}").add(hessian, beta3)
+                _bound(bounds, f"|hess F| / bound, long u, {constants}").add(hessian[long], beta3[long])
+    return outcome(*bounds.values(), seeds=(0,))
+
+
+def _bound(bounds: dict[str, Bound], name: str) -> Bound:
+    """The tally of this name, made when first asked for."""
+    return bounds.setdefault(name, Bound(name))
+
+
+# Lemma 5 ----------------------------------------------------------------------------------------------------------
+
+
+def many_heads_are_bounded(scale: Scale) -> Outcome:
+    """Gradient and Hessian of the output of H heads over their bounds; and the Hessian by automatic differentiation."""
+    gradient = Bound("|grad F~| / bound")
+    hessian = Bound("|hess F~| sqrt(H) / beta3")
+    hessian_long = Bound("|hess F~| sqrt(H) / beta3, long U")
+    blocks = Identity("dense Hessian of H heads against blocks of single heads / sqrt(H)", tolerance=1e-10)
+    for H in HEADS:
+        drawn = draw(scale.pick(30, 100, 300), 1, H, 3, 2)
+        if H == 2:
+            blocks.add([_error_of_blocks(drawn, i) for i in range(scale.pick(3, 6, 20))])
+        for draws in (drawn, searched(alternating(2), 1, 1.0, heads=H)):
+            each = head(draws.x, draws.U, draws.W)  # (B, H, ..)
+            size, curvature = norms(each)
+            beta1, beta3 = betas(draws, draws.longest_U)
+            _, short3 = betas(draws, 0.0 * draws.longest_U)
+            gradient.add(np.sqrt(np.sum(size**2, -1) / H), beta1)
+            hessian.add(curvature.max(-1), beta3)
+            long = short3 <= SMALL * beta3
+            hessian_long.add(curvature.max(-1)[long], beta3[long])
+    return outcome(gradient, hessian, hessian_long, blocks, seeds=(0,), numbers={"heads": HEADS})
+
+
+def _error_of_blocks(draws: Draws, i: int) -> float:
+    """Relative error of one draw: the model's own Hessian, all U before all W, against head after head."""
+    H, (T, d) = draws.heads, draws.x.shape[-2:]
+    dense = MultiHead(H).hessian(draws.tokens(i), {"U": draws.U[i], "W": draws.W[i]}, of="output")
+    each = head(draws.x[i], draws.U[i], draws.W[i]).hessian / np.sqrt(H)  # (H, P, P)
+    wanted = np.zeros_like(dense)
+    for h in range(H):
+        of_U = np.arange(h * T * d, (h + 1) * T * d)
+        of_W = H * T * d + np.arange(h * d * d, (h + 1) * d * d)
+        places = np.concatenate([of_U, of_W])
+        wanted[np.ix_(places, places)] = each[h]
+    size = np.abs(wanted).max()
+    return float(np.abs(dense - wanted).max() / size) if size > 0 else float(np.abs(dense).max())
 
 
 # E14 --------------------------------------------------------------------------------------------------------------
@@ -187,22 +200,24 @@ def hessian_is_bounded_by_its_terms(scale: Scale, *, printed: bool) -> Outcome:
 
     Term 1 is the largest |q^T M q| for the block M of W alone, twice Term 2 the norm of the mixed block.
     """
-    count, judged, worst, ratios, unlike = scale.pick(60, 200, 500), 0, 0.0, {}, 0.0
+    count = scale.pick(60, 200, 500)
+    total = Bound("|hess F| / (max Term 1 + 2 max Term 2)")
+    asymmetry = 0.0
     for T, d in SIZES:
         draws = draw(count, 1, 1, T, d)
-        found = head(draws.x[:, 0], draws.U[:, 0], draws.W[:, 0])
-        twice, mixed = found.hessian[:, T * d :, T * d :], found.hessian[:, : T * d, T * d :]
+        hessian = head(draws.x[:, 0], draws.U[:, 0], draws.W[:, 0]).hessian
+        twice, mixed = hessian[:, T * d :, T * d :], hessian[:, : T * d, T * d :]
         if printed:  # entry ((i, a), (j, b)) in place of ((i, j), (a, b))
             twice, mixed = _realigned(twice, d, d), _realigned(mixed, T, d)
         quadratic = 0.5 * (twice + np.swapaxes(twice, -1, -2))
-        total = np.abs(np.linalg.eigvalsh(quadratic)).max(-1) + np.linalg.norm(mixed, 2, axis=(-2, -1))
-        some = total > 0  # saturated attention has no curvature left in float64
-        ratio = np.abs(np.linalg.eigvalsh(found.hessian[some])).max(-1) / total[some]
-        ratios[f"T={T}, d={d}"] = [float(ratio.min()), float(ratio.max())]
-        turned = np.abs(twice - np.swapaxes(twice, -1, -2)).max((-2, -1)) / np.abs(twice).max((-2, -1)).clip(1e-300)
-        worst, unlike, judged = max(worst, float(ratio.max())), max(unlike, float(turned.max())), judged + len(ratio)
-    return within(worst, RATIO, instances=judged, tried=count * len(SIZES), seeds=(0,),
-                  numbers={"least and largest ratio": ratios, "asymmetry of the block of W": unlike})  # fmt: skip
+        terms = np.abs(np.linalg.eigvalsh(quadratic)).max(-1) + np.linalg.norm(mixed, 2, axis=(-2, -1))
+        some = terms > 0  # saturated attention has no curvature left in float64
+        total.add(np.abs(np.linalg.eigvalsh(hessian[some])).max(-1), terms[some])
+        turned = np.abs(twice - np.swapaxes(twice, -1, -2)).max((-2, -1))
+        asymmetry = max(asymmetry, float((turned / np.abs(twice).max((-2, -1)).clip(1e-300)).max()))
+    return outcome(
+        total, tried=count * len(SIZES), seeds=(0,), numbers={"largest asymmetry of the block of W": asymmetry}
+    )
 
 
 def _realigned(block: Array, rows: int, d: int) -> Array:
@@ -217,9 +232,9 @@ CLAIMS = [
         statement="grad_U F = A x, grad_W F = sum_t x_t u_t^T x^T phi'(x W^T x_t) x, and the derivatives of both by W "
         "as in Lemma 1, with phi' = diag(phi) - phi phi^T; F is linear in U.",
         hypotheses=("none",),
-        tolerance=1.0,
-        reason="relative errors in units of 1e-6 (central differences of step 1e-6) and of 1e-10 (closed forms against "
-        "automatic differentiation)",
+        setting="Gaussian tokens and weights, T = 4, d = 3, one head.",
+        reason="relative errors: 1e-6 for central differences of step 1e-6, 1e-10 between closed forms and automatic "
+        "differentiation",
         measure=derivatives_are_those_of_the_lemma,
     ),
     Claim(
@@ -229,8 +244,9 @@ CLAIMS = [
         "max_k |<u_t, x_k>| + 2 sqrt(T d) |x|^2 |x|_max with |x| the longest token; for tokens no longer than R >= 1, "
         "sqrt(T) R (2 R^2 |U| + 1) and 2 sqrt(T d) R^3 (3 sqrt(d) R^2 |U| + 1) (Proposition 1).",
         hypotheses=("none; R is the longest token, or 1",),
-        tolerance=RATIO,
-        reason="norm over bound, the Hessian's from its eigenvalues; 1e-9 for rounding",
+        setting=CLOSE_INSTANCES,
+        reason="norm over bound, the Hessian's from its eigenvalues; again where U is so long that the term with U is "
+        "99 % of the bound, so that each term is judged",
         measure=one_head_is_bounded,
     ),
     Claim(
@@ -238,10 +254,10 @@ CLAIMS = [
         title="The same with one vector per head",
         statement="With U = 1 u^T (pooling) or e_T u^T (last token) and N = T or 1: |grad F| <= N R (2 R^2 |u| + 1), "
         "|hess F| <= 2 N sqrt(d) R^3 (3 sqrt(d) R^2 |u| + 1); sharper, N R (R^2 |u| + 1) and N R^3 (2 R^2 |u| + 1). "
-        "The paper says that its results apply to these decoders, without constants.",
+        "The paper says that its results apply to these decoders, without constants; these are derived here.",
         hypotheses=("none; R is the longest token, or 1",),
-        tolerance=RATIO,
-        reason="norm over bound; 1e-9 for rounding",
+        setting=CLOSE_INSTANCES + " Here all tokens but the last have one sign, also T = 16.",
+        reason="norm over bound, again with long u",
         measure=other_decoders_are_bounded,
     ),
     Claim(
@@ -249,11 +265,23 @@ CLAIMS = [
         title="Sharper bounds, free of the dimension",
         statement="|grad_W F| <= |x|^2 s and |hess F| <= 2 |x|^4 s + sqrt(T) |x|^3 with s = sum_t max_k |<u_t, x_k>|, "
         "hence beta1 = sqrt(T) R (R^2 |U| + 1) and beta3 = sqrt(T) R^3 (2 R^2 |U| + 1) may stand for those of "
-        "Proposition 1 and Corollary 1; multihead-C-C1 measures them on the loss.",
+        "Proposition 1 and Corollary 1. Derived here; multihead-C-C1 measures them on the loss.",
         hypotheses=("none; R is the longest token, or 1",),
-        tolerance=RATIO,
-        reason="norm over bound; 1e-9 for rounding",
-        measure=partial(one_head_is_bounded, sharp=True),
+        setting=CLOSE_INSTANCES,
+        reason="norm over bound, again with long U",
+        measure=one_head_is_bounded_sharply,
+    ),
+    Claim(
+        id="multihead-C-L5",
+        title="Gradient and Hessian of many heads are bounded",
+        statement="|grad F~| <= sqrt(T) R (2 R^2 max_h |U_h| + 1) and |hess F~| <= (2 sqrt(T d) R^3 / sqrt(H)) "
+        "(3 sqrt(d) R^2 max_h |U_h| + 1) for F~ = H^(-1/2) sum_h F(x; U_h, W_h) (Lemma 5).",
+        hypotheses=("tokens no longer than R >= 1 (Assumption 1); R is the longest, or 1",),
+        setting="H = 1, 2, 4, 8 heads; random draws with T = 3, d = 2, and the search over tokens in line of "
+        "multihead-C-P1 with T = 2, d = 1.",
+        reason="norm over bound; that the Hessian is one block per head over sqrt(H) is checked against automatic "
+        "differentiation of the whole model",
+        measure=many_heads_are_bounded,
     ),
     erratum(
         id="multihead-E14",
@@ -263,10 +291,20 @@ CLAIMS = [
         corrected="the Hessian has the derivative by W_ij and W_ab in row (i, j) and column (a, b), not in row (i, a) "
         "and column (j, b); then the inequality holds. The bound of Proposition 1 is true: that of "
         "multihead-C-SH is below it, as |x|^2 <= d |x|_max^2.",
+        slip=Slip(
+            kind=Kind.PROOF_STEP,
+            where="proof of Proposition 5, Eqs. (49) to (52)",
+            quote="To find the maximum eigenvalue of the Hessian we need to upper-bound",
+            charitable="Read (49) and (51) as a list of blocks that are to be put in the order of the Hessian: then "
+            "Term 1 and Term 2 are those of the Hessian and (52) holds, but (54) to (57) bound other sums than those. "
+            "The proposition itself was not contradicted in any order: see multihead-C-P1.",
+            correction="Put the derivative by W_ij and W_ab in row (i, j) and column (a, b); bound it as in "
+            "multihead-C-SH.",
+        ),
         hypotheses=("none",),
-        tolerance=RATIO,
-        reason="|Hessian| over the right side; 1e-9 for rounding",
+        setting="Random draws as of multihead-C-P1; those whose curvature underflows are dropped and counted.",
+        reason="|Hessian| over the right side",
         measure_printed=partial(hessian_is_bounded_by_its_terms, printed=True),
         measure_corrected=partial(hessian_is_bounded_by_its_terms, printed=False),
     ),
-]  # fmt: skip
+]

@@ -32,9 +32,32 @@ class Setting:
     def draw(self, n: int, *, kind: Noise = "bounded", seed: int = 0) -> Tokens:
         """n sequences, Z_mu = Z_nu."""
         return tokenized_mixture(
-            n, self.T, self.d, sparsity=self.zeta, patterns=self.M, signal=self.S, noise=kind,
-            Z_mu=self.noise, Z_nu=self.noise, seed=seed,
-        )  # fmt: skip
+            n,
+            self.T,
+            self.d,
+            sparsity=self.zeta,
+            patterns=self.M,
+            signal=self.S,
+            noise=kind,
+            Z_mu=self.noise,
+            Z_nu=self.noise,
+            seed=seed,
+        )
+
+    def draw_hostile(self, n: int, *, seed: int = 0) -> Tokens:
+        """n sequences whose noise takes as much from the margin as it may: at its bounds, against the label."""
+        tokens = self.draw(n, kind="extreme", seed=seed)
+        against = np.zeros((n, self.d))
+        against[:, 0] = -tokens.y * self.noise / self.S
+        against[:, 1] = tokens.y * self.noise / self.S
+        against[:, 2 : self.M + 2] = -self.noise / (self.M * self.S)
+        patterns = np.asarray(tokens.info["patterns"])
+        nearest = 2 + (tokens.x @ patterns[2:].T).argmax(-1)  # (n, T), which nu an irrelevant token is
+        noisy = patterns[nearest] + against[:, None, :]
+        relevant = np.asarray(tokens.info["relevant"])[..., None]
+        return Tokens.self_attention(
+            np.where(relevant, tokens.x, noisy), tokens.y, tokens.info["oracle"], info=tokens.info
+        )
 
     @property
     def name(self) -> str:
@@ -76,11 +99,6 @@ def assumption_3(mixture: Mixture, tokens: Tokens) -> dict[str, float]:
         "Z_nu / M - |<z, nu>|": mixture.Z_nu / mixture.M - float(np.abs(products[:, 2:]).max()),
         "R - |x|": mixture.R - float(lengths.max()),
     }
-
-
-def least(slacks: list[dict[str, float]]) -> dict[str, float]:
-    """The least slack of each name."""
-    return {name: min(found[name] for found in slacks) for name in slacks[0]} if slacks else {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -35,6 +35,7 @@ class Leaps:
         norm_u, norm_W: norms.
         pull: cosine of -grad_W with the max-margin direction; inf where the gradient is zero.
         margin: least y u.x_opt / |u|.
+        attended: least y u.z, with z the attended token of a sample.
         u, W: at the end.
     """
 
@@ -48,14 +49,21 @@ class Leaps:
     norm_W: Array
     pull: Array
     margin: Array
+    attended: Array
     u: Array
     W: Array
 
 
 def leap(
-    tokens: Tokens, model: JointModel, step: float, *, target: Array, until: float = 30.0, power: float = 2 / 3,
+    tokens: Tokens,
+    model: JointModel,
+    step: float,
+    *,
+    target: Array,
+    until: float = 30.0,
+    power: float = 2 / 3,
     finer: int = 1,
-) -> Leaps:  # fmt: skip
+) -> Leaps:
     """Run Eq. (10) from zero until the path of u is `until / B` long.
 
     Args:
@@ -67,28 +75,36 @@ def leap(
         power: p of Eq. (10).
         finer: divide the leaps by this.
     """
-    u, W = np.zeros(tokens.v.shape), np.zeros(target.shape)  # type: ignore[union-attr]
+    W = np.zeros(target.shape)  # (trials, d, d)
+    u = np.zeros(target.shape[:-1])
     target = target / np.linalg.norm(target, axis=(-2, -1), keepdims=True)
-    t, found = 0.0, []
+    t = 0.0
+    times: list[float] = []
+    looks: list[dict[str, Array]] = []
     while True:
-        at = _look(tokens, u, W, target)
+        here = _look(tokens, u, W, target)
         if t:
-            found.append((t, at))
-        come = step * float(decayed_sum(t, power))
-        if come * model.B >= until * (1 - 1e-9):
+            times.append(t)
+            looks.append(here)
+        path = step * float(decayed_sum(t, power))
+        if path * model.B >= until * (1 - 1e-9):
             break
-        further = min(GROWTH * come, REACH / model.B) / finer
-        further = min(further, until / model.B - come)  # the last leap lands on the end
+        further = min(GROWTH * path, REACH / model.B) / finer
+        further = min(further, until / model.B - path)  # the last leap lands on the end
         after = t + 1 if t < SINGLE else _time_after(t, further / step, power)
         by_u = step * float(decayed_sum(after, power) - decayed_sum(t, power))
         by_W = step * float(decayed_sum(after, 1.0) - decayed_sum(t, 1.0))
-        du, dW = at["du"], at["dW"]
+        du, dW = here["du"], here["dW"]
         if after > t + 1:
             ahead = _look(tokens, u + by_u * du, W + by_W * dW, target)
-            du, dW = (du + ahead["du"]) / 2, (dW + ahead["dW"]) / 2
-        u, W, t = u + by_u * du, W + by_W * dW, after
-    series = {k: np.stack([look[k] for _, look in found], axis=1) for k in found[0][1] if k not in ("du", "dW")}
-    return Leaps(t=np.array([t for t, _ in found]), u=u, W=W, **series)
+            du = (du + ahead["du"]) / 2
+            dW = (dW + ahead["dW"]) / 2
+        u = u + by_u * du
+        W = W + by_W * dW
+        t = after
+    recorded = [name for name in looks[0] if name not in ("du", "dW")]
+    series = {name: np.stack([look[name] for look in looks], axis=1) for name in recorded}
+    return Leaps(t=np.array(times), u=u, W=W, **series)
 
 
 def _time_after(t: float, further: float, power: float) -> float:
@@ -140,6 +156,7 @@ def _look(tokens: Tokens, u: Array, W: Array, target: Array) -> dict[str, Array]
         "norm_W": np.linalg.norm(W, axis=(-2, -1)),
         "pull": np.where(size_W > 0, np.sum(grad_W * target, (-2, -1)) / moved[:, 0, 0], np.inf),
         "margin": opt / np.where(norm_u > 0, norm_u, 1.0),
+        "attended": margins.min(-1),
     }
 
 

@@ -54,25 +54,30 @@ def slow_flow(tokens: Tokens, W_mm: Array, sigma: Array, *, accuracy: float = 1e
     """Follow one data set of two tokens per sequence from W = 0 to the slow times `sigma`, ascending."""
     if tokens.trials is not None or tokens.T != 2:
         raise InputError(message("The slow flow is for one data set with T = 2."))
-    flow, target = _Flow.of(tokens), W_mm / np.linalg.norm(W_mm)
+    flow = _Flow.of(tokens)
+    target = W_mm / np.linalg.norm(W_mm)
     ends = (0.0, float(sigma[-1]))
-    found = solve_ivp(flow.velocity, ends, np.zeros(tokens.n), "LSODA", t_eval=sigma, rtol=accuracy, atol=accuracy)
-    if not found.success:
-        raise InputError(message(f"The slow flow could not be followed: {found.message}"))
-    rows = []
-    for time, rest in zip(sigma, found.y.T, strict=True):
-        W = flow.weights(rest)
-        along = np.sum(W * target)
-        W_aside, along = W - along * target, along + time
-        aside = np.linalg.norm(W_aside)
-        norm = np.hypot(aside, along)
-        attention = expit(flow.logits(time, rest)[0])
-        margin = np.min(flow.signed @ flow.head(attention)[0])
-        moves = flow.weights(flow.velocity(time, rest) + flow.optimal)
-        pull = np.sum(moves * target)
-        radial = (pull * along + np.sum(moves * W_aside)) / norm
-        rows.append((norm, aside**2 / (norm * (norm + along)), attention.min(), margin, pull, radial))
-    return SlowRun(sigma, *np.array(rows).T)
+    solved = solve_ivp(flow.velocity, ends, np.zeros(tokens.n), "LSODA", t_eval=sigma, rtol=accuracy, atol=accuracy)
+    if not solved.success:
+        raise InputError(message(f"The slow flow could not be followed: {solved.message}"))
+    records = [_record(flow, target, time, rest) for time, rest in zip(sigma, solved.y.T, strict=True)]
+    return SlowRun(sigma, *np.array(records).T)
+
+
+def _record(flow: _Flow, target: Array, time: float, rest: Array) -> tuple[float, ...]:
+    """norm, misalignment, attention, margin, pull and radial part at one slow time."""
+    W = flow.weights(rest)
+    along = float(np.sum(W * target))
+    W_aside = W - along * target
+    along += time
+    aside = float(np.linalg.norm(W_aside))
+    norm = float(np.hypot(aside, along))
+    attention = expit(flow.logits(time, rest)[0])
+    margin = float(np.min(flow.signed @ flow.head(attention)[0]))
+    moves = flow.weights(flow.velocity(time, rest) + flow.optimal)
+    pull = float(np.sum(moves * target))
+    radial = (pull * along + float(np.sum(moves * W_aside))) / norm
+    return norm, aside**2 / (norm * (norm + along)), float(attention.min()), margin, pull, radial
 
 
 @dataclass(frozen=True, eq=False)

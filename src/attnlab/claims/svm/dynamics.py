@@ -16,20 +16,6 @@ from attnlab.train import misalignment
 STEP = 0.1  # length of a normalized step, as in the paper
 
 
-def trap() -> Tokens:
-    """Two sequences of two tokens that meet B.1 and B.2 and yet have a wrong limit.
-
-    Both queries are e1. The best token of a sequence is half of D_i, the other one minus that: D_1 = (3, 0) and
-    D_2 = (-0.9, sqrt(0.19)). A step for sequence 2 moves sequence 1 back further than it moves sequence 2 ahead:
-    -<D_1, D_2> = 2.7 > 1 = |D_2|^2.
-    """
-    D = np.array([[3.0, 0.0], [-0.9, np.sqrt(0.19)]])
-    return Tokens(x=np.stack([D, -D], axis=1) / 2.0, z=[[1.0, 0.0], [1.0, 0.0]], y=[1.0, 1.0], v=[0.3, 1.0])
-
-
-TRAPPING_START = np.array([[-2.0, 0.0], [0.0, 0.0]])
-
-
 def equal_score_data(n: int, T: int, d: int, trials: int, seed: int, spread: float = 0.0) -> Tokens:
     """Random unit tokens with all scores of a sequence but the best one made equal, as B.2 asks, by a shift along v.
 
@@ -125,16 +111,27 @@ def loss_slopes(tokens: Tokens, W: Array) -> Array:
 def downhill(tokens: Tokens, W: Array) -> tuple[Array, Array]:
     """-grad L(W) for the logistic loss and the linear head, as a matrix and the logarithm of a factor, per trial.
 
-    A sum over pairs of tokens, `s_t s_u (gamma_t - gamma_u) (x_t - x_u) z^T`, in which nothing cancels; the largest
-    weight of a pair is taken out, so that nothing underflows however large W is. Some two scores must differ.
+    The largest weight of a pair of tokens is taken out, so that nothing underflows however large W is.
+    """
+    pushes, log_scales = pushes_of(tokens, W)
+    log_scale = log_scales.max(-1)
+    shares = np.exp(log_scales - log_scale[..., None])
+    return np.einsum("...n,...nd,...ne->...de", shares, pushes, tokens.z), log_scale
+
+
+def pushes_of(tokens: Tokens, W: Array) -> tuple[Array, Array]:
+    """What each sequence adds to -grad L(W): a vector, to be multiplied by its query, and the logarithm of a factor.
+
+    A sum over pairs of tokens, `s_t s_u (gamma_t - gamma_u) (x_t - x_u) z^T`, in which nothing cancels. Some two scores
+    of every sequence must differ.
     """
     log_s, gamma = log_attention(tokens, W), scores(tokens)
     first, second = np.triu_indices(tokens.T, 1)
     lead = gamma[..., first] - gamma[..., second]
     with np.errstate(divide="ignore"):
         pairs = log_s[..., first] + log_s[..., second] + np.log(np.abs(lead))
-    log_scale = pairs.max((-2, -1))
-    weight = np.sign(lead) * np.exp(pairs - log_scale[..., None, None])
+    log_scales = pairs.max(-1)
+    weight = np.sign(lead) * np.exp(pairs - log_scales[..., None])
     weight = weight * loss_slopes(tokens, W)[..., None] / tokens.n
-    gathered = np.einsum("...np,...npd->...nd", weight, tokens.x[..., first, :] - tokens.x[..., second, :])
-    return np.einsum("...nd,...ne->...de", gathered, tokens.z), log_scale
+    differences = tokens.x[..., first, :] - tokens.x[..., second, :]
+    return np.einsum("...np,...npd->...nd", weight, differences), log_scales

@@ -11,7 +11,7 @@ from attnlab.data import Tokens, optimal_tokens, scores, sphere
 from attnlab.data.tokens import Array
 from attnlab.models import gradient
 from attnlab.svm import MarginSolutions, solve_margins
-from attnlab.theory import assumption_b1, assumption_b2, lipschitz_constants
+from attnlab.theory import AssumptionCheck, assumption_b1, assumption_b2, lipschitz_constants
 
 # One shape for all of them: one compiled program serves every claim.
 SIZES = {"n": 3, "T": 3, "d": 12}
@@ -46,8 +46,8 @@ def all_support(seed: int, trials: int = TRIALS) -> Sample:
     best, margins, gaps = _solved(tokens)
     checks = [assumption_b1(tokens[i], solution=margins[i]) for i in range(trials)]
     meets = np.array([check.holds for check in checks]) & (gaps > 0)
-    room = min((check.slack for check, kept in zip(checks, meets, strict=True) if kept), default=np.inf)
-    return Sample(tokens, best, margins, meets, {"B.1: 1 + error - value": room, "score gap": _least(gaps, meets)})
+    slack = {"B.1: 1 + error - value": _least_slack(checks, meets), "score gap": _least(gaps, meets)}
+    return Sample(tokens, best, margins, meets, slack)
 
 
 def equal_others(seed: int, trials: int = TRIALS) -> Sample:
@@ -68,10 +68,8 @@ def equal_others(seed: int, trials: int = TRIALS) -> Sample:
     best, margins, gaps = _solved(tokens)
     checks = [assumption_b2(tokens[i]) for i in range(trials)]
     meets = np.array([check.holds for check in checks]) & margins.feasible
-    room = min((check.slack for check, kept in zip(checks, meets, strict=True) if kept), default=np.inf)
-    return Sample(
-        tokens, best, margins, meets, {"B.2: allowed - measured spread": room, "score gap": _least(gaps, meets)}
-    )
+    slack = {"B.2: allowed - measured spread": _least_slack(checks, meets), "score gap": _least(gaps, meets)}
+    return Sample(tokens, best, margins, meets, slack)
 
 
 def _solved(tokens: Tokens) -> tuple[NDArray[np.intp], MarginSolutions, Array]:
@@ -83,6 +81,11 @@ def score_gaps(tokens: Tokens) -> Array:
     """How far the best score of a query leads the next, least over the queries of each trial, (trials,)."""
     ranked = np.sort(np.where(tokens.visible, scores(tokens), -np.inf), axis=-1)
     return (ranked[..., -1] - ranked[..., -2]).reshape(len(ranked), -1).min(-1)
+
+
+def _least_slack(checks: list[AssumptionCheck], meets: NDArray[np.bool_]) -> float:
+    """Of the checks of those that meet the assumption; inf if none does."""
+    return min((check.slack for check, met in zip(checks, meets, strict=True) if met), default=np.inf)
 
 
 def _least(values: Array, meets: NDArray[np.bool_]) -> float:

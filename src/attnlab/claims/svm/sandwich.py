@@ -20,12 +20,6 @@ class Sandwich(NamedTuple):
     middle: Array
     upper: Array
 
-    def tightness(self) -> Array:
-        """The larger of lower / middle and middle / upper; inf where the middle is not positive."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.maximum(self.lower / self.middle, self.middle / self.upper)
-        return np.where(self.middle > 0, ratio, np.inf)
-
 
 def sandwich(
     tokens: Tokens,

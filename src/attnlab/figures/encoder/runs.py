@@ -20,6 +20,7 @@ WIDTHS = (10, 100, 1000, 4000)
 EPOCHS = 400
 EARLY = 50  # the paper's epoch from which on weights hardly move
 LOST = 1e6  # a loss above this has diverged
+ROUNDING = 1e-25  # mean squared errors below this are rounding
 LOOKS = {
     10: Look("10", ORANGE, (0, (1, 1))),
     100: Look("100", GREEN, "-."),
@@ -34,14 +35,14 @@ class Reading:
 
     Attributes:
         words: a few, for people.
-        rows: tokens of norm 1 ("unit"), or with entries N(0, 1) ("raw").
+        norm: of every token, a Gaussian direction; None leaves entries N(0, 1), of norm about sqrt(d).
         loss: how squared errors are summed.
         step: of gradient descent.
         scaling, init, parameterization: of the `Encoder`, which pools by the mean.
     """
 
     words: str
-    rows: Literal["unit", "raw"] = "unit"
+    norm: float | None = 1.0
     loss: Literal["half_sum", "mse_mean", "half_mean"] = "mse_mean"
     step: float = 1.0
     scaling: Literal["sqrt", "linear"] = "sqrt"
@@ -55,8 +56,11 @@ class Reading:
         return Encoder(width, scaling=self.scaling, init=self.init, parameterization=self.parameterization)
 
     def data(self, trials: int, n: int = N) -> Sequences:
-        """Trial i is the same draw whatever the number of trials is."""
-        return gaussian_sequences(n, T, D, rows=self.rows, seed=SEED, trials=trials)
+        """Trial i is the same draw whatever the number of trials is, and the same directions whatever the norm is."""
+        if self.norm is None:
+            return gaussian_sequences(n, T, D, rows="raw", seed=SEED, trials=trials)
+        unit = gaussian_sequences(n, T, D, rows="unit", seed=SEED, trials=trials)
+        return Sequences(x=self.norm * unit.x, y=unit.y, info={**unit.info, "norm": self.norm})
 
     def factor(self, n: int) -> float:
         """Errors r move as r - step factor K r, to first order in the step."""
@@ -70,8 +74,23 @@ class Reading:
 
     def about(self) -> dict[str, Any]:
         """As plain JSON."""
-        return {"rows": self.rows, "loss": self.loss, "step": self.step, "scaling": self.scaling, "init": self.init,
-                "parameterization": self.parameterization, "pool": "mean"}  # fmt: skip
+        return {
+            "norm of a token": "entries N(0, 1)" if self.norm is None else self.norm,
+            "loss": self.loss,
+            "step": self.step,
+            "scaling": self.scaling,
+            "init": self.init,
+            "parameterization": self.parameterization,
+            "pool": "mean",
+        }
+
+
+# What the paper leaves open, as it reproduces: "we can always scale the input" (after Assumption 1), and half the sum
+# of squares. It is not the only token norm that does: the last panel of Figure 2 has seven.
+NORM = 0.17
+MAIN = Reading(words="tokens of norm 0.17, half the sum of squares", norm=NORM, loss="half_sum")
+# The other way to read it: tokens of norm 1 ("usually assumed to have a unit norm"), the mean of squares.
+UNIT = Reading(words="tokens of norm 1, mean of squares")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +144,18 @@ def segments(data: Sequences, network: Any, step: float, loss: str, plan: Plan, 
     run = None
     for stop in plan.stops:
         record = [at for at in plan.record if at <= stop]
-        run = descend(data, rule(step), model=network, loss=loss, steps=stop, record=record, metrics=OWN, seed=SEED,
-                      resume=run, **options)  # type: ignore[arg-type]  # fmt: skip
+        run = descend(
+            data,
+            rule(step),
+            model=network,
+            loss=loss,  # type: ignore[arg-type]
+            steps=stop,
+            record=record,
+            metrics=OWN,
+            seed=SEED,
+            resume=run,
+            **options,
+        )
         yield run
 
 
@@ -147,10 +176,10 @@ def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> 
 
     Returns:
         mse, step, concentration (trials, records): mean squared error, length of the next step over the norm of the
-        start, and how far attention is from uniform. away, largest (trials, stops): kernel distance from K^0, largest
-        eigenvalue. apart (trials, pairs): distance between K^t and K^(t+1). late (trials,): between the early epoch
-        and the end. least (trials,): smallest eigenvalue of K^0. frozen (trials, records): what the error would be
-        if the kernel stayed at K^0.
+        start, and how far attention is from uniform. frozen (trials, records): what the error would be if the kernel
+        stayed at K^0. away, largest (trials, stops): kernel distance from K^0, largest eigenvalue. apart (trials,
+        pairs): distance between K^t and K^(t+1). first, late (trials,): distance from the start to the early epoch,
+        and from there to the end. least (trials,): smallest eigenvalue of K^0.
     """
     from attnlab.theory.tangent import kernel_distance
 
@@ -167,13 +196,17 @@ def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> 
     with np.errstate(over="ignore"):
         frozen = np.stack([(along * rates ** (2 * at)).mean(-1) for at in plan.record], axis=1)
     return {
-        "mse": reading.squares(_whole(run, "loss", plan), n), "step": _whole(run, "relative_step", plan),
-        "concentration": _whole(run, "concentration", plan), "frozen": frozen, "least": values[:, 0],
+        "mse": reading.squares(_whole(run, "loss", plan), n),
+        "step": _whole(run, "relative_step", plan),
+        "concentration": _whole(run, "concentration", plan),
+        "frozen": frozen,
+        "least": values[:, 0],
         "away": np.stack([kernel_distance(first, taken[at]) for at in plan.stops], axis=1),
         "largest": np.stack([_largest(taken[at]) for at in plan.stops], axis=1),
         "apart": np.stack([kernel_distance(taken[at], taken[at + 1]) for at in plan.pairs], axis=1),
+        "first": kernel_distance(first, taken[plan.early]),
         "late": kernel_distance(taken[plan.early], taken[plan.epochs]),
-    }  # fmt: skip
+    }
 
 
 def _whole(run: Any, name: str, plan: Plan) -> Array:
@@ -213,13 +246,19 @@ def train_widths(
 def base_facts(plan: Plan, trials: Mapping[int, int], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """What all runs share, as plain JSON."""
     return {
-        "n": N, "T": T, "d": D, "seed": SEED, "epochs": plan.epochs, "early epoch": plan.early,
+        "n": N,
+        "T": T,
+        "d": D,
+        "seed": SEED,
+        "epochs": plan.epochs,
+        "early epoch": plan.early,
         "seeds by width": {f"m = {m}": count for m, count in trials.items()},
         "readings": {name: {"words": one.words, **one.about()} for name, one in readings.items()},
-        "kernels at epochs": list(plan.stops), "loss recorded": f"at epochs 0 to 10, then every {plan.every}",
+        "kernels at epochs": list(plan.stops),
+        "loss recorded": f"at epochs 0 to 10, then every {plan.every}",
         "the paper does not say": "scale of the tokens beyond 'standard Gaussian', how squared errors are summed, the "
         "parameterization, what the kernel distance is taken from (here K^0, and K^t to K^(t+1)), number of seeds",
-    }  # fmt: skip
+    }
 
 
 def spread(model: Any, data: Sequences) -> float:
@@ -241,18 +280,28 @@ def by_width(widths: Sequence[int] | Array, values: Array) -> dict[str, float | 
     return {f"m = {int(m)}": number(v) for m, v in zip(widths, values, strict=True)}
 
 
-def straight(epochs: Array, mse: Array) -> tuple[Array, Array]:
-    """Factor per epoch by which each row falls, and R^2 of a straight line through its logarithm.
+def straight(epochs: Array, mse: Array, begin: float) -> tuple[Array, Array]:
+    """Factor per epoch by which the error of each run falls from `begin` on, and R^2 of a line through its logarithm.
 
-    >>> factor, fit = straight(np.arange(9.0), 0.5 ** np.arange(9.0)[None])
+    Records at rounding are left out; a run with fewer than three others, or that overflows, has NaN.
+
+    >>> factor, fit = straight(np.arange(9.0), 0.5 ** np.arange(9.0)[None], 2)
     >>> float(factor[0]), float(fit[0])
     (0.5, 1.0)
     """
-    logs = np.log(np.where(np.isfinite(mse), mse, np.nan))
-    steep = slope(epochs, logs)
-    off = logs - logs.mean(-1, keepdims=True)
-    left = off - steep[..., None] * (epochs - epochs.mean())
-    return np.exp(steep), 1.0 - (left**2).sum(-1) / (off**2).sum(-1)
+    factor = np.full(mse.shape[:-1], np.nan)
+    fit = np.full(mse.shape[:-1], np.nan)
+    for run in np.ndindex(*factor.shape):
+        shown = (epochs >= begin) & (mse[run] > ROUNDING)
+        if shown.sum() < 3 or not np.isfinite(mse[run]).all():
+            continue
+        logs = np.log(mse[run][shown])
+        steep = slope(epochs[shown], logs)
+        centred = logs - logs.mean()
+        rest = centred - steep * (epochs[shown] - epochs[shown].mean())
+        factor[run] = np.exp(steep)
+        fit[run] = 1.0 - (rest**2).sum() / (centred**2).sum()
+    return factor, fit
 
 
 def draw_widths(axes: Any, widths: Array, epochs: Array, values: Array, *, positive: bool = True) -> None:
@@ -280,8 +329,15 @@ def row_title(panels: Any, title: str) -> None:
     """One title over a row of panels; it takes room above all of them and does not widen the first."""
     for panel in panels:
         panel.set_title(" ")
-    over = panels[0].annotate(title, (0, 1), xytext=(0, 6), xycoords="axes fraction", textcoords="offset points",
-                              fontweight="bold", annotation_clip=False)  # fmt: skip
+    over = panels[0].annotate(
+        title,
+        (0, 1),
+        xytext=(0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontweight="bold",
+        annotation_clip=False,
+    )
     over.set_in_layout(False)
 
 
@@ -295,3 +351,23 @@ def draw_middles(axes: Any, widths: Array, epochs: Array, values: Array, *, blac
 def lost(mse: Array) -> Array:
     """How many trials of each width (first axis) overflowed."""
     return np.isposinf(mse).any(-1).sum(-1)
+
+
+def tell_overflow(axes: Any, widths: Array, mse: Array) -> None:
+    """In a corner of the panel, how many runs are not drawn because they overflow."""
+    there = (~np.isnan(mse[..., 0])).sum(-1)
+    gone = [(m, count, of) for m, count, of in zip(widths, lost(mse), there, strict=True) if count]
+    if gone:
+        words = "overflow: " + ", ".join(f"{count} of {of} (m = {m})" for m, count, of in gone)
+        axes.annotate(words, (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=7)
+
+
+def seeds_in_words(counts: Mapping[str, int]) -> str:
+    """How many seeds each width has.
+
+    >>> seeds_in_words({"m = 10": 5, "m = 100": 5}), seeds_in_words({"m = 10": 5, "m = 4000": 3})
+    ('5 seeds', 'seeds: 5 (m = 10), 3 (m = 4000)')
+    """
+    if len(set(counts.values())) == 1:
+        return f"{next(iter(counts.values()))} seeds"
+    return "seeds: " + ", ".join(f"{count} ({name})" for name, count in counts.items())

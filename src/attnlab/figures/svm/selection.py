@@ -11,7 +11,7 @@ from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
-from attnlab.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, new_figure, styled
+from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, styled
 from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train, wilson
 from attnlab.svm import solve_margins
 
@@ -163,11 +163,16 @@ def judge_5(arrays: Arrays, facts: Facts) -> Finding:
 def _draw_bars(axes: Any, arrays: Arrays, name: str, with_b1: bool) -> None:
     """Percentages with 95 % intervals, one group per dimension."""
     local = arrays[f"{name}_local"]
-    looks = [("Global", arrays[f"{name}_best"], BLUE, ""), ("Local (Global included)", local, SKY, ""),
-             ("Not Local", ~local, ORANGE, "///")]  # fmt: skip
+    looks = [
+        ("Global", arrays[f"{name}_best"], BLUE, ""),
+        ("Local (Global included)", local, ORANGE, "\\\\\\"),
+        ("Not Local", ~local, GREY, "///"),
+    ]
     if with_b1:
-        looks += [("B.1: mean value < 1.1", arrays[f"{name}_proxy"], GREEN, "..."),
-                  ("B.1 exactly", arrays[f"{name}_exact"], PURPLE, "xxx")]  # fmt: skip
+        looks += [
+            ("B.1: mean value < 1.1", arrays[f"{name}_proxy"], GREEN, "..."),
+            ("B.1 exactly", arrays[f"{name}_exact"], PURPLE, "xxx"),
+        ]
     place, width = np.arange(len(arrays["d"])), 0.84 / len(looks)
     for i, (label, hits, color, hatch) in enumerate(looks):
         share = hits.mean(-1)

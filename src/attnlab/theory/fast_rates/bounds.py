@@ -8,7 +8,7 @@ Each takes `RateConstants`; `corrected=False` gives a formula as printed, where 
 | `norm_bounds` | Lemma 5: what |W_t| lies between |
 | `radius` | Lemma 7: R_eps, the norm from which the gradient leans to W_mm |
 | `first_time`, `rate_constant`, `cosine_bound` | Theorem 5: t_0, C, and 1 - C (log t)^2 / t |
-| `softmax_time`, `softmax_bound` | Lemma 8: from when on, and how much, a best token is attended to |
+| `softmax_time`, `softmax_decay`, `softmax_bound` | Lemma 8: from when on, and how much, a best token is attended to |
 | `descent_constant`, `descent_bound` | Theorem 6: C_eps of gradient descent, and 1 - eps - C_eps / |W_t| |
 | `polyak_constants` | Theorem 7: its constants for the Polyak step |
 """
@@ -112,11 +112,14 @@ def softmax_time(constants: RateConstants, step: float, C: float, *, corrected: 
     return float(max(t0, np.exp(-2.0 * lambertw(inner, -1).real)))
 
 
+def softmax_decay(constants: RateConstants, step: float, t: ArrayLike) -> Array:
+    """The exponent of Lemma 8, `step t / (8 B^2 Lambda^2)`: (1 - phi) / phi is at most (T - 1) e^-decay."""
+    return step * np.asarray(t, dtype=np.float64) / (8.0 * constants.condition * constants.Lambda)
+
+
 def softmax_bound(constants: RateConstants, step: float, t: ArrayLike) -> Array:
     """Lemma 8: the attention of every best token is at least `1 / (1 + (T - 1) exp(-step t / (8 B^2 Lambda^2)))`."""
-    c = constants
-    decay = step * np.asarray(t, dtype=np.float64) / (8.0 * c.condition * c.Lambda)
-    return 1.0 / (1.0 + (c.T - 1.0) * np.exp(-decay))
+    return 1.0 / (1.0 + (constants.T - 1.0) * np.exp(-softmax_decay(constants, step, t)))
 
 
 def descent_constant(

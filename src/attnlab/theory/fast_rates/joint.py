@@ -190,7 +190,8 @@ def near_orthogonality(
         return np.minimum(squared.min(axes) / 0.5, 1.5 / squared.max(axes))
 
     def products(values: Array, bound: float, used: np.ndarray, axes: tuple[int, ...]) -> Array:
-        return bound / np.where(used, np.abs(values), 0.0).max(axes)
+        with np.errstate(divide="ignore"):  # orthogonal tokens: inf
+            return bound / np.where(used, np.abs(values), 0.0).max(axes)
 
     both = lead @ np.swapaxes(lead, -1, -2)
     rest = np.einsum("...isd,...jtd->...ijst", others, others)
@@ -284,13 +285,15 @@ def output_bounds(B: ArrayLike, d: int, norm_u: ArrayLike) -> Mapping[str, Array
     }
 
 
-def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool = False) -> Array:
+def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool = False, halved: bool = True) -> Array:
     """Theorems 2 and 8: `log L(theta_t) <= -(eta omega_1 / 2) t^(1/3)`, with log L(theta_0) = 0, for t >= 1.
 
-    `summed` gives the sharper sum `sum_{s<t} (s+1)^-2/3` of its proof in place of t^(1/3).
+    `summed` gives the sharper sum `sum_{s<t} (s+1)^-2/3` of its proof in place of t^(1/3); without `halved` it is the
+    line of the proof before, with `eta omega_1 - 8 eta^2 omega_0` in place of `eta omega_1 / 2`.
     """
     grown = decayed_sum(t) if summed else np.asarray(t, dtype=float) ** (1 / 3)
-    return -0.5 * step * model.omega_1 * grown
+    pace = 0.5 * step * model.omega_1 if halved else step * model.omega_1 - 8 * step**2 * model.omega_0
+    return -pace * grown
 
 
 def radius(
