@@ -31,7 +31,7 @@ FACTS = {"n": 20, "D": 100, "width": 100, "epochs": 400, "step": 1.0, "seeds": 2
 def test_vectors_are_judged():
     good = vectors.judge(made_up(), FACTS)
     assert good.verdict is Verdict.HOLDS, good.seen
-    json.dumps(good.numbers, allow_nan=False)
+    json.dumps(good.to_json(), allow_nan=False)
     assert "K^0 has 2 and 2 eigenvalues" in good.seen
     assert "rank 2 and 2 for 20 vectors" in good.seen
     for ways, words in (

@@ -61,8 +61,7 @@ class Outcome:
             said.append("printed " + broken[0].found)
         best = _telling(others, self.verdict)
         if best is not None:
-            what = best.found if best.verdict is Verdict.FAILS else best.notices
-            said.append(f"corrected: {what}" if printed else what)
+            said.append(f"corrected: {best.found}" if printed else best.found)
         unsolved = sum(part.unsolved for part in self.parts)
         if unsolved:
             said.append(f"{unsolved} unsolved")
@@ -96,16 +95,17 @@ class Outcome:
 
 
 def _telling(parts: Sequence[Part], verdict: Verdict) -> Part | None:
-    """The part that says most: one with the verdict, the tightest of the bounds, or the first that stands."""
+    """The part that says most: one with the verdict; else the first that stands, or the tightest of its like."""
     if not verdict.stands:
         decisive = [part for part in parts if part.verdict is verdict]
         if decisive:
             return decisive[0]
     standing = [part for part in parts if part.verdict.stands]
+    standing = [part for part in standing if part.form != "count"] or standing
+    if not standing or standing[0].form != "bound":
+        return standing[0] if standing else None
     bounds = [part for part in standing if part.form == "bound"]
-    if bounds:
-        return max(bounds, key=lambda part: part.tightness or 0.0)
-    return standing[0] if standing else None
+    return max(bounds, key=lambda part: part.tightness or 0.0)
 
 
 def outcome(*tallies: Tally, instances: int | None = None, **facts: Any) -> Outcome:

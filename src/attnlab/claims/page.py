@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnlab.claims.symbols import SYMBOLS, TITLES
 
 # Rows of a table of numbers; what is beyond stands in claims.json.
-ROWS = 7
+ROWS = 6
 # Single numbers that are listed after tables, however long these are.
 FEW = 2
 # Columns of a table of numbers beside its names.
@@ -177,22 +177,43 @@ def numbers_of(fact: Mapping[str, Any]) -> dict[str, Any]:
 
 def numbers_table(numbers: Mapping[str, Any]) -> str:
     """Numbers by name: tables first, then single ones, as many as a short block takes."""
-    grouped = [name for name, value in numbers.items() if is_table(value)]
-    single = {name: value for name, value in numbers.items() if name not in grouped}
-    rows = [(name, short(value)) for name, value in flat(single).items()]
+    grouped = dict(tables_in(numbers))
+    single = flat(without_tables(numbers))
     tables = []
     budget = ROWS
-    for name in grouped:
+    for name, rows in grouped.items():
         if budget <= 0:
-            tables.append(f"{escaped(name)}: in claims.json.")
-            continue
-        tables.append(rows_table(name, numbers[name], budget))
-        budget -= len(numbers[name])
+            tables.append(f"{len(grouped) - len(tables)} more tables in claims.json.")
+            break
+        tables.append(rows_table(name, rows, budget))
+        budget -= len(rows)
     budget = max(budget, FEW)
+    rows = [(name, short(value)) for name, value in single.items()]
     if rows:
         more = [(f"... {len(rows) - budget} more in claims.json", "")] if len(rows) > budget else []
         tables.append(table(("number", "value"), rows[:budget] + more))
     return "\n\n".join(tables)
+
+
+def tables_in(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Names and rows of the tables within, however deep."""
+    for key, value in values.items():
+        name = f"{above}, {key}" if above else str(key)
+        if is_table(value):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from tables_in(value, name)
+
+
+def without_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rest."""
+    rest: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and not is_table(value):
+            rest[key] = without_tables(value)
+        elif not isinstance(value, Mapping):
+            rest[key] = value
+    return rest
 
 
 def is_table(value: Any) -> bool:

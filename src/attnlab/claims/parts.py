@@ -42,7 +42,7 @@ class Part:
         tightness: measured over promised at the instance closest to the promise; 1 for an identity, None where nothing
             is promised in numbers.
         instances: how many were judged.
-        unsolved: how many could not be judged, because a search or a solver did not finish.
+        unsolved: how many could not be judged, because a search did not finish or a chosen one missed a hypothesis.
         notices: how large a fault would have been noticed, as a phrase.
         guard: the test that guards the formula where the measurement cannot; empty if none.
     """
@@ -60,18 +60,20 @@ class Part:
 
     @property
     def found(self) -> str:
-        """What was seen, as a phrase."""
-        if self.worst is None:
+        """What was seen, as a phrase; of a bound that stands, how much smaller it could be."""
+        if self.worst is None or self.limit is None:
             return "not judged"
+        fails = self.verdict is Verdict.FAILS
         if self.form == "bound":
-            return (
-                f"broken {self.worst:.3g} times over" if not self.worst <= 1.0 else f"{self.worst:.2g} of the promise"
-            )
+            return f"broken {self.worst:.3g} times over" if fails else self.notices
         if self.form == "count":
-            return f"contradicted in {self.worst:.0f} of {self.instances}"
+            return f"contradicted in {self.worst:.0f} of {self.instances}" if fails else f"in all of {self.instances}"
         if self.form == "identity":
-            return f"off by {self.worst:.2g}"
-        return f"{self.worst:.3g}, asked {self.limit:.3g}"
+            return f"off by {self.worst:.2g}, asked {self.limit:.2g}" if fails else f"equal to {self.worst:.1g}"
+        if self.form in ("share", "mean"):
+            return self.notices
+        name = self.name.removeprefix("printed: ").removeprefix("corrected: ")
+        return f"{name}: {self.worst:.3g}, asked {self.limit:.3g}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -94,7 +96,7 @@ class Tally:
     unsolved: int = field(default=0, init=False)
 
     def leave_unsolved(self, count: int) -> None:
-        """So many instances could not be judged, because a search or a solver did not finish."""
+        """So many instances could not be judged: a search did not finish, or a chosen one missed a hypothesis."""
         self.unsolved += int(count)
 
     def part(self) -> Part:

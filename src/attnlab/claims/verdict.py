@@ -39,7 +39,8 @@ _MEANINGS = {
     Verdict.FAILS: "An instance that meets the hypotheses contradicts it.",
     Verdict.VACUOUS: "The bound holds, and says nothing on these instances.",
     Verdict.NOT_APPLICABLE: "No instance met the hypotheses; see their slack.",
-    Verdict.UNSOLVED: "Too many searches or solvers did not finish; that contradicts nothing.",
+    Verdict.UNSOLVED: "Too many instances could not be judged: a search or a solver did not finish, or an instance "
+    "that was chosen to meet the hypotheses did not; that contradicts nothing.",
     Verdict.TOO_FEW: "The interval of what was measured contains the stated value: more instances would decide.",
     Verdict.ERRATUM: "The printed statement or constant fails, the corrected one holds; both were measured.",
     Verdict.SLIP: "A line of a proof or of the text is not right as printed; the stated result stands.",

@@ -164,12 +164,13 @@ def _with_kind(verdict: str, fact: dict[str, Any]) -> str:
 
 
 def _row(fact: dict[str, Any]) -> dict[str, Any]:
-    """One line: what it says, what was found, and how much a fault would have had to be."""
+    """What it says and, below, what was found and how much of a fault would have been noticed."""
+    from rich.markup import escape
+
     found = fact["line"].removeprefix(fact["verdict"]).removeprefix("; ")
     return {
         "id": fact["id"],
-        "claim": fact["title"],
         "verdict": _with_kind(fact["verdict"], fact) + ("" if fact["as_expected"] else " (!)"),
-        "what was found": found or "-",
+        "statement, and what was found": f"{escape(fact['title'])}\n[dim]{escape(found or '-')}[/dim]",
         "cases": fact["instances"],
     }

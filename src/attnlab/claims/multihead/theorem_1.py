@@ -139,10 +139,7 @@ def facts(plan: Plan, run: Followed) -> dict[str, float]:
         "K": plan.K,
         "D": plan.D,
         "loss of the target": plan.target_loss,
-        "mean loss": float(run.loss[1:].mean()),
-        "last loss": float(run.loss[-1]),
         "largest |theta_k - theta| / D": float(run.distance.max() / plan.D),
-        "|theta_K - theta_0|": float(run.moved[-1]),
     }
 
 

@@ -110,8 +110,15 @@ def draw_heads(axes: Any, heads: Array, steps: np.ndarray, curves: Array, *, pos
         place = 0.0 if len(heads) == 1 else i / (len(heads) - 1)
         color: Any = colormaps["viridis_r"](0.12 + 0.88 * place)
         # Of five runs the middle half leaves out a single one that got stuck; dots elsewhere show every run.
-        band(axes, steps[later], curves[i][:, later], color=color, style=DASHES[i % len(DASHES)], label=f"{int(H)}",
-             share=0.5)  # fmt: skip
+        band(
+            axes,
+            steps[later],
+            curves[i][:, later],
+            color=color,
+            style=DASHES[i % len(DASHES)],
+            label=f"{int(H)}",
+            share=0.5,
+        )
     axes.set(xscale="log", xlim=(1, steps[-1]), xlabel="step")
 
 
@@ -128,8 +135,15 @@ def draw_error(axes: Any, test: int) -> None:
 def dots_by_heads(axes: Any, heads: Array, values: Array, **look: Any) -> None:
     """Every trial as a dot and the median as a line, over the number of heads."""
     axes.plot(heads, np.median(values, axis=1), **look)
-    axes.scatter(np.repeat(heads, values.shape[1]), values.ravel(), s=9, facecolor="none",
-                 edgecolor=look.get("color"), linewidth=0.7, zorder=3)  # fmt: skip
+    axes.scatter(
+        np.repeat(heads, values.shape[1]),
+        values.ravel(),
+        s=9,
+        facecolor="none",
+        edgecolor=look.get("color"),
+        linewidth=0.7,
+        zorder=3,
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(heads), labels=[str(int(H)) for H in heads])
     axes.set_xlabel("heads H")

@@ -57,21 +57,29 @@ def mixture_data(
         def told(H: int, words: str = words, began: int = began) -> None:
             tell(began + heads.index(H), total, f"{words}, H = {H}")
 
-        arrays |= prefixed(name, run_heads(tokens, rule, KEPT, heads, told, steps=steps, test=test,
-                                           track=tokens.info["relevant"]))  # fmt: skip
+        arrays |= prefixed(
+            name, run_heads(tokens, rule, KEPT, heads, told, steps=steps, test=test, track=tokens.info["relevant"])
+        )
         done += len(heads)
     tell(total, total, "done")
     info = tokens.info
     mixture = Mixture(T=tokens.T, M=info["M"], S=info["S"], zeta=info["zeta"])
     facts = {
-        "n": tokens.n, "T": tokens.T, "d": tokens.d, "test sequences": TEST, "sets": trials, "seed": SEED,
-        "S, M, zeta, sigma": [info["S"], info["M"], info["zeta"], SIGMA], "gamma_attn": float(gamma_attn(mixture)),
+        "n": tokens.n,
+        "T": tokens.T,
+        "d": tokens.d,
+        "test sequences": TEST,
+        "sets": trials,
+        "seed": SEED,
+        "S, M, zeta, sigma": [info["S"], info["M"], info["zeta"], SIGMA],
+        "gamma_attn": float(gamma_attn(mixture)),
         "rules": {name: words for name, (words, _, _) in runs.items()},
-        "steps": {name: steps for name, (_, _, steps) in runs.items()}, "start": "zero",
+        "steps": {name: steps for name, (_, _, steps) in runs.items()},
+        "start": "zero",
         "the paper does not say": "numbers of heads, numbers of steps, the factor of sqrt(H), how the margin is "
         "normalized (here by the average |U|), which tokens are relevant (here a random one of each sequence)",
         "all heads stay equal": "GD with H heads from zero is GD with one head, the step of W divided by H",
-    }  # fmt: skip
+    }
     return arrays, facts
 
 
@@ -86,10 +94,18 @@ def faster_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     """Gradient descent with a step that grows as sqrt(H), and Adam."""
     from attnlab.optim import adam, gd
 
-    return mixture_data(scale, tell, {
-        "scaled": (f"GD, step {STEP:g} sqrt(H)", lambda H: gd(STEP * float(np.sqrt(H))), scale.pick(300, 2000, 2000)),
-        "adam": (f"Adam, step {ADAM_STEP:g}", lambda _: adam(ADAM_STEP), scale.pick(100, 500, 500)),
-    })  # fmt: skip
+    return mixture_data(
+        scale,
+        tell,
+        {
+            "scaled": (
+                f"GD, step {STEP:g} sqrt(H)",
+                lambda H: gd(STEP * float(np.sqrt(H))),
+                scale.pick(300, 2000, 2000),
+            ),
+            "adam": (f"Adam, step {ADAM_STEP:g}", lambda _: adam(ADAM_STEP), scale.pick(100, 500, 500)),
+        },
+    )
 
 
 def judge_constant(arrays: Arrays, facts: Facts) -> Finding:
@@ -106,10 +122,11 @@ def judge_constant(arrays: Arrays, facts: Facts) -> Finding:
     shown = {
         "the train loss rises with H": rises(loss),
         f"the late train loss falls as 1/t for H <= {SETTLED_HEADS}": bool(
-            (np.abs(late[settled] + 1) <= SLOPE_NEAR).all()),
+            (np.abs(late[settled] + 1) <= SLOPE_NEAR).all()
+        ),
         f"one head reaches {REACHED:g} gamma_attn": bool(share[heads == 1].min() > REACHED),
         "the margin falls with H": rises(-margin),
-    }  # fmt: skip
+    }
     seen = (
         f"After {last} steps of size {STEP:g} the median train loss is {loss[0]:.1e} with one head and {loss[-1]:.1e} "
         f"with {heads[-1]}. Between steps {window[0]:g} and {window[1]:g} it falls as t^{late[0]:.2f} and "
@@ -143,13 +160,15 @@ def judge_faster(arrays: Arrays, facts: Facts) -> Finding:
     best, worst = np.quantile(np.log10(scaled["loss"][-1, :, -1]), (0.0, 1.0))
     shown = {
         "GD: every H > 1 ends with less train and test loss than one head": all(
-            bool((middle_at(scaled, key)[1:] < middle_at(scaled, key)[0]).all()) for key in ("loss", "test_loss")),
+            bool((middle_at(scaled, key)[1:] < middle_at(scaled, key)[0]).all()) for key in ("loss", "test_loss")
+        ),
         "GD: the train loss falls with H on the whole": trend(heads, logs["scaled"]) < 0,
         f"Adam: at step {EARLY} train and test loss fall with H": all(rises(-values) for values in early.values()),
         "Adam gains more by heads than GD": gain["adam"] > gain["scaled"],
         "GD: the margin falls with H on the whole, and is least for the most heads": bool(
-            trend(heads, share["scaled"]) < 0 and share["scaled"].argmin() == len(heads) - 1),
-    }  # fmt: skip
+            trend(heads, share["scaled"]) < 0 and share["scaled"].argmin() == len(heads) - 1
+        ),
+    }
     seen = (
         f"GD with step sqrt(H): after {facts['steps']['scaled']} steps the median train loss is "
         f"10^{logs['scaled'][0]:.1f} with one head and 10^{logs['scaled'][-1]:.1f} with {heads[-1]} (10^{best:.1f} to "
@@ -185,18 +204,27 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
             _draw_guide(axes[0, 0], curves["steps"], np.median(curves["loss"][0], axis=0))
         letter = "" if len(names) == 1 else f"{'ab'[i]}  "
         axes[2 * i, 0].set_title(f"{letter}{facts['rules'][name]}", fontweight="bold")
-    picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arrays["heads"]),
-                   handlelength=3.2, title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle half. "
-                   f"Thin dotted: gamma_attn{'; 1/t' if 'gd' in names else ''}")  # fmt: skip
+    picture.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=len(arrays["heads"]),
+        handlelength=3.2,
+        title=f"heads H; {facts['sets']} sets (n = {facts['n']}): median, middle half. "
+        f"Thin dotted: gamma_attn{'; 1/t' if 'gd' in names else ''}",
+    )
     return picture
 
 
 def _draw_rule(panels: Any, heads: np.ndarray, curves: dict[str, np.ndarray], facts: Facts) -> None:
     labels = {
-        "loss": "train loss", "test_loss": "test loss", "test_error": "test error",
-        "normalized_margin": "least margin / average |U|", "norm_U": "average |U|", "norm_W": "average |W|",
+        "loss": "train loss",
+        "test_loss": "test loss",
+        "test_error": "test error",
+        "normalized_margin": "least margin / average |U|",
+        "norm_U": "average |U|",
+        "norm_W": "average |W|",
         "attention": "attention on the relevant token",
-    }  # fmt: skip
+    }
     for panel, (key, label) in zip(panels, labels.items(), strict=False):
         draw_heads(panel, heads, curves["steps"], curves[key], positive=key.startswith("norm_"))
         panel.set_ylabel(label)
@@ -221,17 +249,23 @@ def _draw_guide(axes: Any, steps: np.ndarray, loss: np.ndarray) -> None:
 
 FIGURES = [
     Figure(
-        id="multihead-2", title="More heads, one step size: slower", data=constant_data, draw=draw,
+        id="multihead-2",
+        title="More heads, one step size: slower",
+        data=constant_data,
+        draw=draw,
         judge=judge_constant,
         says="On the tokenized mixture, GD with step 1 decreases the train loss more slowly the more heads there are; "
         "late the loss falls as 1/t; with few heads GD achieves the margin gamma_attn, with many it falls short "
         "(Figure 2).",
     ),
     Figure(
-        id="multihead-3", title="More heads, steps that grow as sqrt(H), or Adam: faster", data=faster_data,
-        draw=draw, judge=judge_faster,
+        id="multihead-3",
+        title="More heads, steps that grow as sqrt(H), or Adam: faster",
+        data=faster_data,
+        draw=draw,
+        judge=judge_faster,
         says="On the tokenized mixture, with steps that grow as sqrt(H), and with Adam at step 0.06, train and test "
         "loss fall faster the more heads there are, most of all with Adam; the margin of GD still falls away from "
         "gamma_attn as heads are added (Figure 3).",
     ),
-]  # fmt: skip
+]
