@@ -222,7 +222,7 @@ def least_width() -> Bound:
     """The square root of the width that is needed, at T = 2 and delta = 0.05, over that of the width asked for."""
     part = Bound("square root of the least width that is enough over that asked for", guard=WIDTH_GUARD)
     asked = lemma_16_width(0.5, N=1, T=2, d=1, C_x=1.0, delta=0.05)
-    widths = asked * np.geomspace(1e-6, 1.0, 400)
+    widths = np.geomspace(min(1.0, asked), asked, 400)
     chances = np.array([log_chance_of_error(2, width, 0.125) for width in widths])
     enough = widths[chances <= np.log(0.05)]
     part.add(np.sqrt(enough.min(initial=np.inf)), np.sqrt(asked))

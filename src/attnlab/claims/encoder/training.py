@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
 from attnlab.claims.claim import Claim, Outcome, outcome
@@ -123,13 +124,22 @@ def least_loss(x: Array, y: Array) -> float:
     gives, which depends on the weights through tau0 <W_Q, W_K> alone: two numbers are fitted, one is searched.
     """
     products = x[:, :, None] * x[:, None, :]  # (N, D, D)
-    errors = []
-    for slope in SLOPES:
+
+    def error(slope: float) -> float:
         attended = np.einsum("nij,nj->ni", softmax(slope * products, axis=-1), x)
         features = np.stack([np.maximum(attended, 0).mean(1), np.maximum(-attended, 0).mean(1)], axis=1)
         best, *_ = np.linalg.lstsq(features, y, rcond=None)
-        errors.append(np.mean((features @ best - y) ** 2))
-    return float(min(errors))
+        return float(np.mean((features @ best - y) ** 2))
+
+    errors = np.array([error(slope) for slope in SLOPES])
+    # Every low point of the grid, and the least between its neighbours.
+    padded = np.concatenate([[np.inf], errors, [np.inf]])
+    low = np.flatnonzero((errors <= padded[:-2]) & (errors <= padded[2:]))
+    least = float(errors.min())
+    for at in low:
+        ends = SLOPES[max(at - 1, 0)], SLOPES[min(at + 1, len(SLOPES) - 1)]
+        least = min(least, float(minimize_scalar(error, bounds=ends, method="bounded").fun))
+    return least
 
 
 def hidden_layers(scale: Scale, data: Sequences, network: Encoder, trained: Weights) -> list[tuple[float, float, bool]]:
