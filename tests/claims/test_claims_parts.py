@@ -239,3 +239,43 @@ def test_infinities_survive_json():
 
 def test_the_least_slack_by_name():
     assert least({"a": 1.0, "b": 2.0}, {"a": 0.5, "c": 3.0}) == {"a": 0.5, "b": 2.0, "c": 3.0}
+
+
+def test_what_was_found_is_said_in_the_words_of_its_form():
+    count, identity, limit, bound = Count("c"), Identity("i", tolerance=1e-9), Limit("l", tolerance=0.1), Bound("b")
+    count.add([False] * 3)
+    identity.add(2e-12)
+    limit.add(0.05)
+    bound.add(0.25, 1.0)
+    stands = [tally.part().found for tally in (count, identity, limit, bound)]
+    assert stands == [
+        "in all of 3",
+        "equal to 2e-12",
+        "l: 0.05, asked 0.1",
+        "a constant 4 times smaller would still hold",
+    ]
+    count.add(True)
+    identity.add(1e-3)
+    limit.add(0.5)
+    bound.add(7.0, 1.0)
+    fails = [tally.part().found for tally in (count, identity, limit, bound)]
+    assert fails == [
+        "contradicted in 1 of 4",
+        "off by 0.001, asked 1e-09",
+        "l: 0.5, asked 0.1",
+        "broken 7 times over",
+    ]
+    assert Bound("none").part().found == "not judged"
+    assert count.part().limit == 0.0
+
+
+def test_zero_over_zero_in_logarithms_is_nothing():
+    bound = Bound("b")
+    bound.add_logs(-np.inf, -np.inf)
+    assert bound.part().tightness == 0.0
+
+
+def test_the_standard_error_of_a_mean_is_that_of_a_sample():
+    mean = Mean("m", at_least=0.0)
+    mean.add([1.0, 3.0])  # deviation sqrt(2), standard error 1
+    assert mean.part().notices.startswith("2 ± 2 ")

@@ -97,7 +97,7 @@ def test_widths_are_judged():
     json.dumps(good.to_json(), allow_nan=False)
     assert "Other readings compared: 3." in good.seen
     assert good.seen.count("6 of 7 checks are seen") == 3
-    assert "at 0.05, 0.1, 0.17, 0.32, 0.56; runs overflow or die at 1 (6 of 6), N(0, 1) (6 of 6)." in good.seen
+    assert "by epoch 200 at 0.05, 0.1, 0.17, 0.32, 0.56, and no run does at 1, N(0, 1)." in good.seen
     for ways, words in BAD:
         bad = widths.judge(figure_2(ways), FACTS)
         assert bad.verdict is Verdict.FAILS, ways
@@ -130,7 +130,7 @@ def test_a_run_that_overflows_is_told_and_left_out():
     json.dumps(found.to_json(), allow_nan=False)
     assert found.table["seeds that overflow"] == {"m = 10": 1.0, "m = 100": 0.0, "m = 1000": 0.0}
     picture = widths.draw(arrays, FACTS)
-    assert "overflow: 1 of 5 (m = 10)" in [text.get_text() for text in picture.axes[0].texts]
+    assert "overflow:\n1 of 5 (m = 10)" in [text.get_text() for text in picture.axes[0].texts]
     picture.canvas.draw()
     arrays["main_mse"][1, 0, 9:] = np.inf  # from n on none
     assert widths.judge(arrays, FACTS).verdict is Verdict.FAILS

@@ -133,3 +133,37 @@ def test_recursion_and_arrays_are_taken(own):
 
     assert reach(fact) == reach(fact)
     assert reach(np.eye(2)) != reach(np.eye(3))
+
+
+def test_functions_typed_at_a_prompt_count_as_the_users():
+    names = {"__name__": "__main__", "limit": 1.0}
+    exec("def measure(scale):\n    return limit", names)
+    before = reach(names["measure"])
+    names["limit"] = 2.0
+    assert reach(names["measure"]) != before
+    unknown = {"__name__": "no_such_module", "limit": 1.0}
+    exec("def measure(scale):\n    return limit", unknown)
+    assert reach(unknown["measure"])["own"]
+
+
+def test_code_of_installed_packages_counts_by_its_name_only():
+    assert reach(np.linalg.norm)["own"] == {}
+    assert reach(textwrap.dedent)["own"] == {}
+
+
+class Rule:
+    """Something callable that says what it is."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def describe(self):
+        return {"step": self.step}
+
+    def __call__(self, x):
+        return x
+
+
+def test_what_describes_itself_is_known_by_that():
+    assert reach(Rule(0.1)) == reach(Rule(0.1))
+    assert reach(Rule(0.1)) != reach(Rule(0.2))

@@ -42,6 +42,7 @@ def test_packages_are_followed_by_what_is_looked_up_in_them(lab):
     assert reached(lab, "import lab as al\nal.room.other()\n") == {"room.two"}
     assert reached(lab, "from lab import room\nroom.first()\n") == {"room.one", "base"}
     assert reached(lab, "from lab import room\nhand_on(room)\n") == {"room", "room.one", "room.two", "base"}
+    assert reached(lab, "from lab import room\nx = 1\nprint(x, room.other())\n") == {"room.two"}
     assert reached(lab, "def late():\n    from lab import base\n") == {"base"}
 
 

@@ -95,13 +95,17 @@ class _Walk:
         if not self._new(function):
             return
         name = f"{function.__module__}.{function.__qualname__}"
+        foreign = _foreign(sys.modules.get(function.__module__)) and not self._inside(function.__module__)
         if self._inside(function.__module__):
             self.modules.add(function.__module__)
-        elif not _foreign(sys.modules.get(function.__module__)):
+        elif not foreign:
             self.own[name] = _source(function)
             self._globals(function)
         cells = [_content(cell) for cell in function.__closure__ or ()]
-        self._all(name, [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
+        if foreign:  # a decorator of another package may hold a function of the user's
+            self._all(name, [cell for cell in cells if callable(cell)])
+        else:
+            self._all(name, [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
         if isinstance(wrapped := getattr(function, "__wrapped__", None), FunctionType):
             self._function(wrapped)
 

@@ -73,15 +73,17 @@ class Package:
         """The modules that these names lead to when looked up in a module, or in packages within it."""
         names = set(names)
         found: set[str] = set()
+        seen: set[str] = set()
         waiting = [module]
         while waiting:
-            package = waiting.pop()
-            if not self._is_package(package):
-                found.add(package)
+            home = waiting.pop()
+            if home in seen:
                 continue
-            followed = {self.home(package, name) for name in names} - {package}
-            waiting.extend(followed - found)
-            found |= {home for home in followed if not self._is_package(home)}
+            seen.add(home)
+            if self._is_package(home):
+                waiting.extend(self.home(home, name) for name in names)
+            else:
+                found.add(home)
         return found
 
     def _is_package(self, module: str) -> bool:

@@ -358,7 +358,7 @@ def tell_overflow(axes: Any, widths: Array, mse: Array) -> None:
     there = (~np.isnan(mse[..., 0])).sum(-1)
     gone = [(m, count, of) for m, count, of in zip(widths, lost(mse), there, strict=True) if count]
     if gone:
-        words = "overflow: " + ", ".join(f"{count} of {of} (m = {m})" for m, count, of in gone)
+        words = "\n".join(["overflow:", *(f"{count} of {of} (m = {m})" for m, count, of in gone)])
         axes.annotate(words, (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=7)
 
 

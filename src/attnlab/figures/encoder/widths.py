@@ -192,12 +192,8 @@ def scanned(arrays: Arrays, facts: Facts) -> dict[str, Any]:
     missing = np.isnan(left)
     converged = (left * SMALLER <= 1.0) | missing
     works = [spelt_norm(norm) for norm, one in zip(NORMS, converged[:, wide], strict=True) if one.all()]
-    lost_runs = np.isinf(left).sum((1, 2))
-    overflow = ", ".join(
-        f"{spelt_norm(norm)} ({count} of {int((~one).sum())})"
-        for norm, count, one in zip(NORMS, lost_runs, missing, strict=True)
-        if count
-    )
+    never = (left * SMALLER > 1.0) | missing
+    fails = [spelt_norm(norm) for norm, one in zip(NORMS, never[:, wide], strict=True) if one.all()]
     table = {
         spelt_norm(norm): {
             f"m = {m}": number(v) if np.isfinite(v) else "lost" for m, v in zip(widths, one, strict=True)
@@ -206,7 +202,7 @@ def scanned(arrays: Arrays, facts: Facts) -> dict[str, Any]:
     }
     sentence = (
         f"Of {len(NORMS)} token norms with half the sum of squares, every run of m >= n falls {SMALLER:g}-fold by "
-        f"epoch {facts['scan epoch']} at {', '.join(works) or 'none'}; runs overflow or die at {overflow or 'none'}."
+        f"epoch {facts['scan epoch']} at {', '.join(works) or 'none'}, and no run does at {', '.join(fails) or 'none'}."
     )
     return {"sentence": sentence, "table": table}
 
@@ -237,7 +233,7 @@ def width_legend(picture: Any, axes: Any, facts: Facts, more: str = "") -> None:
     """Widths, and how lines and bands are to be read."""
     sizes = f"n = {facts['n']}, T = {facts['T']}, d = {facts['d']}"
     title = f"width m; {sizes}. Line: median over seeds; band: their range. "
-    title += f"{seeds_in_words(facts['seeds by width']).capitalize()}. Dotted: epoch {facts['early epoch']}.{more}"
+    title += f"{seeds_in_words(facts['seeds by width']).capitalize()}.\nDotted: epoch {facts['early epoch']}.{more}"
     picture.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS), handlelength=3.2, title=title
     )
