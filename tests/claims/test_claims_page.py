@@ -108,7 +108,7 @@ def test_both_halves_of_an_erratum_are_shown(page, facts):
 
 def test_left_out_counts_and_legend_are_on_the_page(page):
     assert "no instance can be built" in page
-    assert "2 claims: 1 holds, 1 erratum. Slips by kind: 1 constant." in page
+    assert "2 claims: 1 holds, 1 erratum. Errata, slips and readings by kind: 1 constant." in page
     assert page.index("## Symbols") < page.index("## Verdicts") < page.index("### svm-X1")
 
 

@@ -227,6 +227,17 @@ def test_an_outcome_of_several_parts():
     assert outcome(near, far, count, instances=4).instances == 4
 
 
+def test_the_tightness_of_an_outcome_is_that_of_its_bounds():
+    bound, exact = Bound("b"), Identity("i", tolerance=1e-9)
+    bound.add(0.1, 1.0)
+    exact.add(0.0)
+    assert outcome(bound, exact).tightness == 0.1
+    assert outcome(exact).tightness == 1.0
+    limit = Limit("l", tolerance=1.0)
+    limit.add(0.5)
+    assert outcome(limit).tightness is None
+
+
 def test_infinities_survive_json():
     bound = Bound("b")
     bound.add(1.0, 0.0)

@@ -46,9 +46,11 @@ class Outcome:
 
     @property
     def tightness(self) -> float | None:
-        """Measured over promised of the tightest part that stands; None if nothing is promised in numbers."""
-        known = [part.tightness for part in self.parts if part.verdict.stands and part.tightness is not None]
-        return max(known, default=None)
+        """Measured over promised of the tightest bound that stands; without bounds 1 if a formula was met exactly, else
+        None."""
+        standing = [part for part in self.parts if part.verdict.stands and part.tightness is not None]
+        bounds = [part for part in standing if part.form == "bound"]
+        return max((part.tightness or 0.0 for part in bounds or standing), default=None)
 
     @property
     def line(self) -> str:

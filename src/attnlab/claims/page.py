@@ -55,7 +55,11 @@ def counts(facts: Sequence[Mapping[str, Any]]) -> str:
     kinds = Counter(fact["kind"] for fact in facts if fact.get("kind"))
     said = f"{len(facts)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()) + "."
     if kinds:
-        said += " Slips by kind: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) + "."
+        said += (
+            " Errata, slips and readings by kind: "
+            + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            + "."
+        )
     return said
 
 

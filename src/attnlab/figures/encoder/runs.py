@@ -359,7 +359,8 @@ def tell_overflow(axes: Any, widths: Array, mse: Array) -> None:
     gone = [(m, count, of) for m, count, of in zip(widths, lost(mse), there, strict=True) if count]
     if gone:
         words = "\n".join(["overflow:", *(f"{count} of {of} (m = {m})" for m, count, of in gone)])
-        axes.annotate(words, (0.98, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=7)
+        plain = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+        axes.annotate(words, (0.03, 0.03), xycoords="axes fraction", va="bottom", fontsize=7, bbox=plain, zorder=6)
 
 
 def seeds_in_words(counts: Mapping[str, int]) -> str:
