@@ -43,7 +43,7 @@ _MEANINGS = {
     "that was chosen to meet the hypotheses did not; that contradicts nothing.",
     Verdict.TOO_FEW: "The interval of what was measured contains the stated value: more instances would decide.",
     Verdict.ERRATUM: "The printed statement or constant fails, the corrected one holds; both were measured.",
-    Verdict.SLIP: "A line of a proof or of the text is not right as printed; the stated result stands.",
+    Verdict.SLIP: "A line of a proof or of the text is not right as printed; the stated result is not contradicted.",
     Verdict.READING: "The text can be read in several ways; what each gives was measured.",
 }
 
@@ -63,7 +63,7 @@ class Kind(Enum):
         return {
             Kind.STATEMENT: "the stated result is false",
             Kind.CONSTANT: "true with another constant",
-            Kind.PROOF_STEP: "a line of a proof; the result stands",
+            Kind.PROOF_STEP: "a line of a proof; the stated result is not contradicted",
             Kind.TYPO: "a misprint",
             Kind.READING: "the text is silent or can be read in several ways",
         }[self]
