@@ -29,8 +29,8 @@ KEPT = (
 NAMES = ("steps", *KEPT)
 # The planted head counts as found at this cosine of W, and of U.
 FOUND = 0.95
-# A rule is as fast as its first step with this train loss.
-LOW = 0.05
+# A rule is as fast as its first step with this train loss; times to the lower one are told too.
+LOW, LOWER = 0.05, 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def constant_adam(steps: int, **options: Any) -> Run:
 def planted_data(scale: Scale, tell: Tell, runs: dict[str, Run]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Every rule and number of heads on the same sets, from zero; some rules on more sets."""
     n, n_test = scale.pick(200, 1000, 1000), scale.pick(300, 3000, 3000)
-    sets = {False: scale.pick(2, 4, 5), True: scale.pick(2, 8, 16)}
+    sets = {False: scale.pick(2, 4, 5), True: scale.pick(2, 8, 32)}
     heads = scale.pick((1, 16), (1, 8, 64), HEADS)
     few = tuple(sorted({heads[0], heads[len(heads) // 2], heads[-1]}))
     heads_of = {"all": heads, "few": few, "most": heads[-1:]}
@@ -169,6 +169,6 @@ def finds(curves: dict[str, np.ndarray]) -> np.ndarray:
     return (curves["cosine_W_teacher"][:, :, -1] > FOUND) & (curves["cosine_U_teacher"][:, :, -1] > FOUND)
 
 
-def steps_to_low(curves: dict[str, np.ndarray]) -> np.ndarray:
-    """First recorded step with train loss LOW, (heads, sets); infinite if never."""
-    return np.stack([arrival(curves["steps"], one, LOW) for one in curves["loss"]])
+def steps_to(curves: dict[str, np.ndarray], level: float = LOW) -> np.ndarray:
+    """First recorded step with this train loss, (heads, sets); infinite if never."""
+    return np.stack([arrival(curves["steps"], one, level) for one in curves["loss"]])
