@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from attnlab import InputError, Store
-from attnlab.claims import Claim, Outcome, Scale, Verdict, check, claims, find
+from attnlab.claims import Claim, Kind, Outcome, Scale, Slip, Verdict, check, claims, find
 from attnlab.claims.claim import erratum, within
 
 
 def made(measure, **options):
     facts = {"id": "svm-X1", "title": "t", "statement": "s", "reason": "r", "tolerance": 1.0, **options}
     return Claim(measure=measure, **facts)
+
+
+SLIP = Slip(kind=Kind.CONSTANT, where="Lemma 1", quote="p", charitable="none", correction="c")
 
 
 def outcome(verdict, **facts):
@@ -39,7 +42,7 @@ def test_within():
 )
 def test_an_erratum_needs_both_halves(printed, corrected, verdict):
     claim = erratum(
-        id="svm-E99", title="t", printed="p", corrected="c", reason="r",
+        id="svm-E99", title="t", printed="p", corrected="c", reason="r", slip=SLIP,
         measure_printed=outcome(printed, seeds=[3], note="one"), measure_corrected=outcome(corrected, seeds=[1, 3]),
     )  # fmt: skip
     assert claim.expected is Verdict.ERRATUM

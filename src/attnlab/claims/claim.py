@@ -230,16 +230,13 @@ class Claim:
         }
 
 
-UNSORTED = Slip(kind=Kind.STATEMENT, where="", quote="", charitable="", correction="")
-
-
 def erratum(
     *,
     id: str,
     title: str,
     printed: str,
     corrected: str,
-    slip: Slip = UNSORTED,
+    slip: Slip,
     reason: str,
     measure_printed: Measure,
     measure_corrected: Measure,
