@@ -138,7 +138,8 @@ def least_loss(x: Array, y: Array) -> float:
     least = float(errors.min())
     for at in low:
         ends = SLOPES[max(at - 1, 0)], SLOPES[min(at + 1, len(SLOPES) - 1)]
-        least = min(least, float(minimize_scalar(error, bounds=ends, method="bounded").fun))
+        between: Any = minimize_scalar(error, bounds=ends, method="bounded")
+        least = min(least, float(between.fun))
     return least
 
 
