@@ -308,7 +308,7 @@ def draw_longer(panel: Any, arrays: Arrays, facts: Facts) -> None:
         margin = np.median(longer["normalized_margin"][-1][good], axis=0)
         panel.plot(longer["steps"][later], margin[later], color="black", linewidth=2.2)
     panel.set_xlim(1, longer["steps"][-1])
-    panel.set_title(f"black: H = {arrays['most'][-1]}, for longer", fontsize=7.5)
+    panel.set_title(f"black: H = {arrays['most'][-1]} for longer, where it finds W*", fontsize=7.5)
 
 
 def draw_times(axes: Any, arrays: Arrays, facts: Facts, name: str) -> None:
