@@ -10,9 +10,7 @@ import pytest
 import attnlab
 
 SRC = Path(attnlab.__file__).parent
-ORDER = [
-    "errors", "data", "models", "optim", "train", "svm", "theory", "store", "claims", "figures", "study",
-]  # fmt: skip
+ORDER = ["errors", "checks", "data", "models", "optim", "train", "svm", "theory", "store", "claims", "figures", "study"]
 TOP = {"cli", "explore", "torch", "__main__"}  # may import all, imported by none
 
 

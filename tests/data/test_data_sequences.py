@@ -28,7 +28,7 @@ def test_arrays_are_copied_and_frozen():
         (np.ones((5, 2, 3, 4)), np.ones(2), "labels of shape (5, 2)"),
         (np.full((2, 3, 4), np.nan), np.ones(2), "`x` has 24 entries that are NaN"),
         (np.ones((2, 3, 4)), [np.inf, 1], "`y` has 1 entries that are NaN or infinite"),
-        (np.ones((2, 3, 4)), ["a", "b"], "`y` is not an array of real numbers"),
+        (np.ones((2, 3, 4)), ["a", "b"], "`y` has type <U1; wanted an array of real numbers"),
     ],
 )
 def test_what_is_refused(x, y, says):

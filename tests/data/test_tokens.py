@@ -412,7 +412,7 @@ def test_damaged_file(tmp_path, compressed):
         ({}, "lacks x, z, y; it holds nothing"),
         ({"x": X, "z": np.ones((N, D + 1)), "y": Y}, r"`z` has shape \(2, 5\)"),
         ({"x": X, "z": Z, "y": np.zeros(N)}, "`y` holds 0"),
-        ({"x": np.array(["a"]), "z": Z, "y": Y}, "`x` is not an array of real numbers"),
+        ({"x": np.array(["a"]), "z": Z, "y": Y}, "`x` has type <U1; wanted an array of real numbers"),
         ({"x": X, "z": Z, "y": Y, "facts": np.array(3)}, "`.*wrong.npz`"),
         ({"x": X, "z": Z, "y": Y, "facts": np.array("[1]")}, "`.*wrong.npz`"),
         ({"x": X, "z": Z, "y": Y, "facts": np.array("{")}, "`.*wrong.npz`"),

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import finite_array
 from attnlab.data.families import _sizes, each_trial
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
-from attnlab.data.tokens import Array, Sized, Tokens, finite_numbers, token_array
+from attnlab.data.tokens import Array, Sized, Tokens, token_array
 from attnlab.errors import InputError, message
 
 
@@ -36,7 +37,7 @@ class Sequences(Sized):
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __init__(self, *, x: ArrayLike, y: ArrayLike, info: Mapping[str, Any] | None = None) -> None:
-        x_, y_ = token_array(x), finite_numbers("y", y)
+        x_, y_ = token_array(x), finite_array("y", y)
         if y_.shape != x_.shape[:-2]:
             raise InputError(
                 message(f"`y` has shape {y_.shape}; `x` of shape {x_.shape} needs labels of shape {x_.shape[:-2]}.")
@@ -65,7 +66,7 @@ class Sequences(Sized):
         >>> Sequences.of_vectors(np.ones((3, 5)), np.ones(3), "sequence")
         Sequences(n=3, T=5, d=1)
         """
-        vectors = finite_numbers("x", x)
+        vectors = finite_array("x", x)
         if vectors.ndim not in (2, 3):
             raise InputError(message(f"`x` has shape {vectors.shape}; wanted vectors (n, D), or (trials, n, D)."))
         if read not in ("embedding", "sequence"):

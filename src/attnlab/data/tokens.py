@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import boolean_array, finite_array
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
 from attnlab.errors import InputError, message
@@ -203,35 +204,9 @@ class Tokens(Sized):
         return f"Tokens({', '.join(parts)})"
 
 
-def real_numbers(name: str, value: ArrayLike) -> Array:
-    """A fresh float64 array."""
-    try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "biufO":
-            raise TypeError(f"its type is {given.dtype}")
-        return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(message(f"`{name}` is not an array of real numbers ({error}).")) from error
-
-
-def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """A fresh finite float64 array."""
-    array = real_numbers(name, value)
-    bad = ~np.isfinite(array)
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise InputError(
-            message(
-                f"`{name}` has {int(bad.sum())} entries that are NaN or infinite, the first at index {where}; "
-                "all must be finite."
-            )
-        )
-    return array
-
-
 def token_array(x: ArrayLike) -> Array:
     """Tokens (n, T, d), or with a trial axis before: fresh, finite, no axis empty."""
-    array = finite_numbers("x", x)
+    array = finite_array("x", x)
     if array.ndim not in (3, 4) or 0 in array.shape:
         raise InputError(
             message(
@@ -243,7 +218,7 @@ def token_array(x: ArrayLike) -> Array:
 
 
 def _queries(z: ArrayLike, lead: tuple[int, ...], n: int, d: int, x_shape: tuple[int, ...]) -> Array:
-    array = finite_numbers("z", z)
+    array = finite_array("z", z)
     one, many = (*lead, n, d), (*lead, n, "K", d)
     head = array.shape[: len(lead) + 1]
     if array.shape == one or (
@@ -260,7 +235,7 @@ def _queries(z: ArrayLike, lead: tuple[int, ...], n: int, d: int, x_shape: tuple
 
 
 def _labels(y: ArrayLike, wanted: tuple[int, ...]) -> Array:
-    array = finite_numbers("y", y)
+    array = finite_array("y", y)
     if array.shape != wanted:
         raise InputError(message(f"`y` has shape {array.shape}; the queries need labels of shape {wanted}."))
     wrong = array[np.abs(array) != 1]
@@ -271,7 +246,7 @@ def _labels(y: ArrayLike, wanted: tuple[int, ...]) -> Array:
 
 
 def _head_vector(v: ArrayLike, lead: tuple[int, ...], d: int) -> Array:
-    array = finite_numbers("v", v)
+    array = finite_array("v", v)
     if array.shape not in ((d,), (*lead, d)):
         raise InputError(message(f"`v` has shape {array.shape}; tokens of dimension {d} need {(*lead, d)}."))
     return np.array(np.broadcast_to(array, (*lead, d)))
@@ -292,11 +267,7 @@ def _mask(mask: ArrayLike | str, lead: tuple[int, ...], rows: tuple[int, ...], T
             )
         array = np.tril(np.ones((T, T), dtype=bool))
     else:
-        array = np.asarray(mask)
-        if array.dtype != bool:
-            if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
-                raise InputError(message("`mask` must be boolean (True = visible), or 0 and 1."))
-            array = array.astype(bool)
+        array = boolean_array("mask", mask, "booleans (True = visible), or 0 and 1")
     allowed = (full, (*rows, T), (*rows[1:], T))
     if array.shape not in allowed:
         shapes = " or ".join(str(s) for s in dict.fromkeys(reversed(allowed)))

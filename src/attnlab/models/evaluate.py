@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, ScaledGradient, make_problem
 from attnlab.models.heads import Head, Linear, as_head
@@ -33,7 +34,7 @@ def check_weights(weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens) 
     rank = np.shape(named["K"])[-1] if "K" in named and np.ndim(named["K"]) else 0
     for name, given in named.items():
         wanted = {"W": (d, d), "K": (d, rank), "Q": (d, rank), "u": (d,)}[name]
-        value = real_numbers(name, given)
+        value = real_array(name, given)
         if value.shape not in (wanted, lead + wanted):
             raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}, or {lead + wanted}."))
         if 0 in value.shape:

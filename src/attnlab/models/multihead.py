@@ -22,7 +22,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Tokens, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient, unit_scale
 from attnlab.models.losses import Loss, as_loss
@@ -204,7 +205,7 @@ class MultiHead:
         lead = () if tokens.trials is None else (tokens.trials,)
         found, groups = {}, set()
         for key, shape in self.shapes(tokens).items():
-            value = real_numbers(f"{name}[{key!r}]", weights[key])
+            value = real_array(f"{name}[{key!r}]", weights[key])
             if value.shape == shape:  # one head: a group of its own
                 value = value[None]
             if value.ndim == len(shape) + 1 and value.shape[1:] == shape:

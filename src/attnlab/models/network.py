@@ -16,9 +16,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from attnlab.checks import real_array
 from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.sequences import Sequences
-from attnlab.data.tokens import real_numbers
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
 from attnlab.models.precision import in_float64
@@ -105,7 +105,7 @@ class Network(ABC):
         lead = () if data.trials is None else (data.trials,)
         found = {}
         for key, shape in shapes.items():
-            value = real_numbers(f"{name}[{key!r}]", weights[key])
+            value = real_array(f"{name}[{key!r}]", weights[key])
             if not np.isfinite(value).all():
                 raise InputError(message(f"`{name}[{key!r}]` holds NaN or infinite entries; all must be finite."))
             if value.shape not in (shape, lead + shape):

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import real_array
 from attnlab.data.span import spanning
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.generalized import check_kept
 from attnlab.train.alignment import misalignment
@@ -104,7 +105,7 @@ def finite_part(
 
 def _logarithms(attention: ArrayLike, level: NDArray[np.bool_], logarithmic: bool) -> Array:
     """Log attention of the kept tokens, zero elsewhere, with the largest of each query taken off."""
-    given = real_numbers("attention", attention)
+    given = real_array("attention", attention)
     if given.shape != level.shape:
         raise InputError(message(f"`attention` has shape {given.shape}; wanted one entry per token, {level.shape}."))
     inside = given[level]
@@ -258,7 +259,7 @@ def combine(finite: ArrayLike, margin: ArrayLike, W: ArrayLike) -> Combination:
 
 
 def _matrix(name: str, given: ArrayLike) -> Array:
-    matrix = real_numbers(name, given)
+    matrix = real_array(name, given)
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted one matrix of finite numbers."))
     return matrix

@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessIssue]
 from scipy.optimize import nnls
 
-from attnlab.data.tokens import Array, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.dual import active_set
 from attnlab.svm.rows import check_tolerance
@@ -359,7 +360,7 @@ def _check_kernel(K: Array) -> None:
 
 
 def _numbers(name: str, given: ArrayLike) -> Array:
-    array = real_numbers(name, given)
+    array = real_array(name, given)
     if not np.isfinite(array).all():
         raise InputError(message(f"`{name}` has entries that are NaN or infinite; all must be finite."))
     return array

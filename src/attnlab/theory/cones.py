@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, solve_margin
 from attnlab.theory.geometry import HeadLike, Leads, belongs, checked, is_locally_optimal
@@ -216,7 +217,7 @@ def score_sides(
 
 
 def _finite(name: str, value: ArrayLike) -> Array:
-    matrix = real_numbers(name, value)
+    matrix = real_array(name, value)
     if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
         raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted a finite matrix."))
     return matrix

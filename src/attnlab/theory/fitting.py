@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 
-from attnlab.data.tokens import Array, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
 Family = Literal["power", "log2_over_t", "inverse_log", "stretched"]
@@ -249,7 +250,7 @@ def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | 
     if (values is None) == (log_values is None):
         raise InputError(message("Wanted one of `values` and `log_values`.", "pass logarithms where values underflow"))
     name, given = ("values", values) if log_values is None else ("log_values", log_values)
-    t, y = real_numbers("steps", steps), real_numbers(name, given if given is not None else ())
+    t, y = real_array("steps", steps), real_array(name, given if given is not None else ())
     if t.ndim != 1 or y.ndim not in (1, 2) or y.shape[-1:] != t.shape:
         raise InputError(
             message(f"`{name}` has shape {y.shape} and `steps` {t.shape}; wanted (R,) or (trials, R), and (R,).")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import real_array
 from attnlab.data.selection import scores
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.theory.geometry import one_data_set
 
@@ -119,7 +120,7 @@ def lipschitz_constants(tokens: Tokens, loss: str | LossConstants = "logistic") 
 
 
 def _spectral(name: str, value: ArrayLike) -> float:
-    matrix = real_numbers(name, value)
+    matrix = real_array(name, value)
     if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
         raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted a finite matrix (d, m)."))
     return float(np.linalg.norm(matrix, ord=2))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import real_array
 from attnlab.data.selection import TIE, scores
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
 from attnlab.models.heads import Head
@@ -28,7 +29,7 @@ HALVINGS = 40
 
 def check_radii(radii: Sequence[float]) -> Array:
     """Increasing positive numbers."""
-    given = real_numbers("radii", radii)
+    given = real_array("radii", radii)
     good = given.ndim == 1 and given.size > 0 and np.isfinite(given).all()
     if not (good and given[0] > 0 and (np.diff(given) > 0).all()):
         raise InputError(message(f"`radii` is {radii!r}; wanted increasing numbers above 0.", "radii=(1, 3, 10)"))
@@ -39,7 +40,7 @@ def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
     """A finite nonzero matrix per trial, or None."""
     if toward is None:
         return None
-    given = real_numbers("toward", toward)
+    given = real_array("toward", toward)
     wanted = (tokens.d, tokens.d)
     if given.shape not in (wanted, (tokens.trials, *wanted)):
         raise InputError(message(f"`toward` has shape {given.shape}; wanted {wanted}, or one such matrix per trial."))
@@ -86,7 +87,7 @@ def cone_of(
     reached = _shield(problem, around, toward)
     # Without high tokens the cone is everything, whatever eps.
     half = np.where(np.isfinite(reached), 0.5 * reached, 0.0)
-    wanted = half if eps is None else np.broadcast_to(real_numbers("cone", eps), reached.shape)
+    wanted = half if eps is None else np.broadcast_to(real_array("cone", eps), reached.shape)
     if eps is not None and not (np.isfinite(wanted).all() and (wanted > 0).all()):
         raise InputError(message(f"`cone` is {eps!r}; wanted numbers above 0."))
     if not ((reached >= wanted) & (reached > 0)).all():

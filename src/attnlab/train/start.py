@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import real_array
 from attnlab.data.families import START_STREAM
-from attnlab.data.tokens import Array, Tokens, real_numbers
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
 from attnlab.models.evaluate import check_weights
@@ -114,7 +115,7 @@ def target_directions(
     lead = (1 if tokens.trials is None else tokens.trials,)
     found = {}
     for name, given in named.items():
-        value = real_numbers(f"targets[{name!r}]", given)
+        value = real_array(f"targets[{name!r}]", given)
         shapes = [(tokens.d, tokens.d)] + ([(tokens.d,)] if train_head else [])
         fits = [s for s in shapes if value.shape in (s, (tokens.trials, *s))]
         good = bool(fits) and np.isfinite(value).all()

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.data.tokens import Array, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.encoder.checks import EPS, at_least_one, at_least_zero, positive, sequences
 
@@ -219,7 +220,7 @@ def tail_probability(values: ArrayLike, thresholds: ArrayLike) -> Array:
     >>> tail_probability([1.0, 2.0, 2.0, 5.0], [0.0, 2.0, 3.0, 6.0]).tolist()
     [1.0, 0.75, 0.25, 0.0]
     """
-    ordered, t = np.sort(real_numbers("values", values).ravel()), real_numbers("thresholds", thresholds)
+    ordered, t = np.sort(real_array("values", values).ravel()), real_array("thresholds", thresholds)
     below = np.searchsorted(ordered, t, side="left")
     return (ordered.size - below) / max(1, ordered.size)
 

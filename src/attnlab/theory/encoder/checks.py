@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Array, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
 # "paper": as printed. "corrected": with slips of the printed formula repaired; each function says which.
@@ -17,7 +18,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 def finite(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Array:
     """A finite float64 array of this shape, where a letter stands for any length above 0."""
-    array = real_numbers(name, value)
+    array = real_array(name, value)
     fits = array.ndim == len(shape) and all(
         size > 0 if isinstance(wanted, str) else size == wanted for size, wanted in zip(array.shape, shape, strict=True)
     )
@@ -31,7 +32,7 @@ def finite(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Array:
 
 def sequences(x: ArrayLike) -> Array:
     """Tokens (n, T, d) of one data set."""
-    array = real_numbers("x", x)
+    array = real_array("x", x)
     if array.ndim == 4:
         raise InputError(message(f"`x` has shape {array.shape}; wanted one data set, (n, T, d).", "x[0]"))
     return finite("x", array, ("n", "T", "d"))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.data.tokens import Array, real_numbers
+from attnlab.checks import real_array
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.encoder.checks import Mode, at_least_zero, mode_of, positive
 from attnlab.theory.encoder.constants import Constants
@@ -35,7 +36,7 @@ def rate_bound(gamma: float, alpha: float, t: ArrayLike, c: float = 0.5) -> Arra
     """
     positive(gamma=gamma, c=c)
     at_least_zero(alpha=alpha)
-    steps = real_numbers("t", t)
+    steps = real_array("t", t)
     if not (steps >= 0).all():
         raise InputError(message("`t` has entries below 0 or NaN; wanted steps, at least 0."))
     lost = c * gamma * alpha * alpha
