@@ -151,14 +151,17 @@ def ratio_of_lemma_14(found: Basins, W: Array) -> Array:
 
 
 def runs_from_the_border(
-    found: Basins, steps: int, fine: float = FINE, seed: int = 0
+    found: Basins, steps: int, fine: float = FINE, seed: int = 0, which: NDArray[np.bool_] | None = None
 ) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Normalized descent from random points of the border of each cone at its radius.
+    """Normalized descent from random points of the border of each cone at its radius, or of some cones only.
 
     Returns: the first and the last W, and the tokens that the last one selects.
     """
-    scaled = with_unit_radius(found.tokens, found.radius)
     start = near(found.axis, found.mu, np.random.default_rng(seed), ON_THE_BORDER)
+    if which is not None:
+        start = start[which]
+        found = found.pick(which)
+    scaled = with_unit_radius(found.tokens, found.radius)
     run = descend(scaled, ngd(fine), steps=steps, record=None, init=start)
     size = found.radius[:, None, None]
     return start * size, run.W * size, run.selected

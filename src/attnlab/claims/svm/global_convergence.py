@@ -83,8 +83,12 @@ def theorem_5_printed(scale: Scale) -> Outcome:
 
 
 def settled_runs_converge(spreads: tuple[float, ...], scale: Scale) -> Outcome:
-    """One sequence from any start; three sequences where attention settled on the best tokens."""
-    arrived = {n: Limit(_arrival(n), tolerance=CLOSE) for n, _, _ in SIZES}
+    """One sequence from any start at the least spread of other scores; else where attention settled on the best tokens.
+
+    Theorem 5 lets its spread depend on the start: a run that a larger spread leads astray contradicts nothing.
+    """
+    least = min(spreads)
+    arrived = {n: Limit(_arrival(n, least), tolerance=CLOSE) for n, _, _ in SIZES}
     nearer = Count("gradient descent, n = 1: farther from W_mm a decade later")
     rate = Bound("(34), n = 1: (1 - cos) / (eps - C / |W|)")
     trials = scale.pick(8, 40, 200)
@@ -97,7 +101,7 @@ def settled_runs_converge(spreads: tuple[float, ...], scale: Scale) -> Outcome:
             for size in (0.3, 1.0):
                 run = descend(tokens, ngd(STEP), steps=3000, record=None, init="gaussian", init_scale=size)
                 end = ends(tokens, run.W, run.selected)
-                settled = end.best | (n == 1)
+                settled = end.best | (n == 1 and spread == least)
                 arrived[n].add(end.from_best[settled])
                 drawn += trials
                 numbers[f"spread {spread:g}, n = {n}, start {size:g}"] = {
@@ -112,8 +116,10 @@ def settled_runs_converge(spreads: tuple[float, ...], scale: Scale) -> Outcome:
     return outcome(*tallies, tried=drawn, numbers=numbers, slack=slack, seeds=range(len(SIZES)))
 
 
-def _arrival(n: int) -> str:
-    which = "any start" if n == 1 else "settled on the best tokens"
+def _arrival(n: int, least: float) -> str:
+    which = "settled on the best tokens"
+    if n == 1:
+        which = f"any start at delta = {least:g}" if least else "any start"
     return f"n = {n}, {which}: 1 - cos with W_mm after 3000 normalized steps"
 
 
@@ -257,10 +263,11 @@ CLAIMS: list[Claim] = [
             correction="It holds for n = 1, and for n > 1 where attention settles on the best tokens.",
         ),
         hypotheses=("Assumption A (logistic loss)", "other scores within delta", "a separating W exists"),
-        setting=TRAP_DATA + EQUAL_DATA + " Other scores within 0.02 and 0.1.",
-        reason=HELD + "Corrected: 1 - cosine with W_mm at most 1e-3, as for svm-T4; delta = 0.02 and 0.1.",
+        setting=TRAP_DATA + EQUAL_DATA + " Other scores within 0.1, 0.02 and 0.004.",
+        reason=HELD + "Corrected: 1 - cosine with W_mm at most 1e-3, as for svm-T4. Delta may depend on the start: one "
+        "sequence is judged from any start at the least delta, at larger ones where it settles on the best tokens.",
         measure_printed=theorem_5_printed,
-        measure_corrected=partial(settled_runs_converge, (0.02, 0.1)),
+        measure_corrected=partial(settled_runs_converge, (0.1, 0.02, 0.004)),
     ),
     erratum(
         id="svm-E17",

@@ -23,12 +23,19 @@ QUERIES = 2
 
 
 class Compared(NamedTuple):
-    """One selection: is it locally optimal, does its own direction shield it, can the definition tell?"""
+    """One selection.
+
+    Attributes:
+        optimal: is it locally optimal?
+        shielded: is its own direction in its cone?
+        vacuous: has some query no support token?
+        unguarded: has some query higher-scoring tokens, and no support token?
+    """
 
     optimal: bool
     shielded: bool
     vacuous: bool
-    unshieldable: bool
+    unguarded: bool
 
 
 def random_set(seed: int, queries: int | None = None) -> Tokens:
@@ -60,12 +67,13 @@ def compare(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution) 
     verdict = is_locally_optimal(tokens, chosen, solution=solution)
     # A barrier of 0 is met where a support token scores higher; it is known as well as the constraint values are.
     unsure = 2.0 * float(np.nanmax(solution.value_error)) * solution.margin
-    low, high = score_sides(tokens, chosen)
+    _, high = score_sides(tokens, chosen)
+    assert solution.support is not None
     return Compared(
         optimal=verdict.holds,
         shielded=barrier(tokens, chosen, solution.W) > unsure,
         vacuous=verdict.vacuous,
-        unshieldable=bool((high.any(-1) & ~low.any(-1)).any()),
+        unguarded=bool((high.any(-1) & ~solution.support.any(-1)).any()),
     )
 
 
@@ -121,9 +129,7 @@ def lemma_5_as_printed(scale: Scale) -> Outcome:
     numbers = {
         "selections with a query without support": sum(c.vacuous for c in every),
         "disagreements on random data": len(contradicts),
-        "of them without support for a query that nothing can shield": sum(
-            c.vacuous and c.unshieldable for c in contradicts
-        ),
+        "of them without support for a query with higher-scoring tokens": sum(c.unguarded for c in contradicts),
     }
     example = {"how": "al.data.trap('T4', seed=0)", "x": tokens.x, "z": tokens.z, "y": tokens.y, "v": tokens.v}
     example["selected"] = tokens.info["selected"]
@@ -132,10 +138,10 @@ def lemma_5_as_printed(scale: Scale) -> Outcome:
 
 
 def lemma_5_corrected(scale: Scale) -> Outcome:
-    """Without selections that have a query without support tokens, all of whose other tokens score higher."""
+    """Without selections that have a query with higher-scoring tokens, and no support token."""
     every = compared_selections(scale.pick(40, 40, 200))
     differ = Count("locally optimal and in the cone disagree")
-    judged = [c for c in every if not (c.vacuous and c.unshieldable)]
+    judged = [c for c in every if not c.unguarded]
     differ.add([c.optimal != c.shielded for c in judged])
     return outcome(differ, tried=len(every))
 
@@ -167,8 +173,8 @@ CLAIMS: list[Claim] = [
         title="Local optimality where a query has no support token",
         printed="a is locally optimal iff W_mm(a) is in cone_eps(a) for small eps > 0, for every a that can be "
         "separated (Lemmas 5 and 16).",
-        corrected="the same, but for selections with a query that has no support token and only higher-scoring others: "
-        "there the definition is met for want of a token, and the cone is empty.",
+        corrected="the same where every query that has higher-scoring tokens has a support token too: without one the "
+        "definition is met for want of a token, and W_mm(a) need not be in the cone, which may be empty.",
         slip=Slip(
             kind=Kind.STATEMENT,
             where="Lemmas 5 and 16, with Definition 4",
