@@ -88,15 +88,20 @@ def mixture_has_two_to_tau_tokens(scale: Scale) -> Outcome:
     flows = Count("gradient flow keeps another number of tokens")
     few.add(kept < 2)
     many.add(kept > found.tau)
-    flows.add(_flow_keeps_others(found, scale.pick(2, 6, 30)))
+    differs, unsolved = _flow_keeps_others(found, scale.pick(2, 6, 30))
+    flows.add(differs)
+    flows.leave_unsolved(unsolved)
     by_tau = {int(tau): float(kept[found.tau == tau].mean()) for tau in np.unique(found.tau)}
     slack = {"least room in tau gap_tau / 2 > lambda > gap_1": found.room}
     numbers = {"tokens kept, mean by tau": by_tau}
     return outcome(few, many, flows, tried=found.drawn, seeds=[0], numbers=numbers, slack=slack)
 
 
-def _flow_keeps_others(found: Mixtures, most: int) -> NDArray[np.bool_]:
-    """Train W on orthonormal tokens: does another number of them keep weight than the best mixture has?"""
+def _flow_keeps_others(found: Mixtures, most: int) -> tuple[NDArray[np.bool_], int]:
+    """Train W on orthonormal tokens: does another number of them keep weight than the best mixture has?
+
+    Returns: that for each flow that reached its end, and how many did not.
+    """
     expected = (best_mixture(found.gamma, found.penalty) > NOTHING).sum(1)
     picked = np.linspace(0, len(found.tau) - 1, most).astype(int)
     differs = []
@@ -104,8 +109,9 @@ def _flow_keeps_others(found: Mixtures, most: int) -> NDArray[np.bool_]:
         tokens = Tokens(x=np.eye(TOKENS)[None], z=np.eye(TOKENS)[:1], y=[1.0], v=found.gamma[i])
         head = Concave(float(found.penalty[i]))
         run = flow(tokens, head=head, loss="correlation", init="zeros", time=1e30, record=None)
-        differs.append(run.support.sum() != expected[i])
-    return np.array(differs)
+        if run.success:
+            differs.append(run.support.sum() != expected[i])
+    return np.array(differs, dtype=bool), most - len(differs)
 
 
 def squares_as_printed(scale: Scale) -> Outcome:
@@ -144,11 +150,12 @@ def convex_head_keeps_one_token(scale: Scale) -> Outcome:
     several = Count("sequences that keep several tokens")
     above = Bound("h of a mixture of tokens / largest h of a token")
     trials = scale.pick(40, 60, 500)
+    steps = scale.pick(2000, 2000, 20_000)
     drawn = 0
     for seed, d in enumerate(scale.pick((6,), (4, 6, 10), (4, 6, 8, 10))):
         made = sphere(3, 4, d, seed=seed, trials=trials)
         tokens = Tokens(x=made.x, z=made.z, y=np.ones_like(made.y), v=made.v)
-        run = descend(tokens, ngd(STEP), steps=2000, record=None, head="relu-sum")
+        run = descend(tokens, ngd(STEP), steps=steps, record=None, head="relu-sum")
         weights = attention(tokens, run.W)
         between = ((weights >= MASKED) & (weights <= SELECTED)).any((-2, -1))
         kept = (weights > SELECTED).sum(-1)
@@ -204,7 +211,8 @@ CLAIMS: list[Claim] = [
         "one, and gradient descent selects one token per input (Section 6).",
         hypotheses=("all labels +1", "h(x) = 1^T ReLU(x)"),
         setting="Random unit tokens, n = 3, T = 4, d = 4 to 10, 2000 normalized steps of 0.1 from uniform starts, as "
-        "in Figure 8; tokens above 1e-3 are kept, those below 1e-6 masked.",
+        "in Figure 8 (20,000 at paper scale, where slow runs are among the draws); tokens above 1e-3 are kept, those "
+        "below 1e-6 masked.",
         reason="A count of runs in which a sequence keeps several tokens; runs with attention in between are unsolved, "
         "as the paper drops them. h at random mixtures over the largest h of a token.",
         measure=convex_head_keeps_one_token,
