@@ -13,8 +13,8 @@ from attnlab.claims.names import named
 from attnlab.claims.scale import Scale
 from attnlab.errors import InputError, message
 from attnlab.store import Store
-from attnlab.store.pool import checked_jobs, in_processes
 from attnlab.store.reach import reach
+from attnlab.store.store import checked_jobs
 
 Tell = Callable[[int, int, str], None]
 
@@ -224,7 +224,8 @@ def _side_by_side(
     tell(0, len(wanted), "starting")
     calls = [joblib.delayed(_facts)(claim.id, scale, store, fresh) for claim in wanted if claim.id in ours]
     measured: dict[str, dict[str, Any]] = {}
-    for name, facts in in_processes(calls, jobs):
+    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    for name, facts in pool(calls):
         measured[name] = facts
         tell(len(measured), len(wanted), f"{name} done")
     results = []
