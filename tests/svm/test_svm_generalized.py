@@ -320,7 +320,7 @@ def test_products_alone_give_the_same_finite_part(seed, monkeypatch):
         (np.zeros((4, 4)), False, "positive"),
         (np.full((4, 4), np.nan), False, "positive"),
         (np.full((4, 4), np.inf), True, "not finite"),
-        ("attention", False, "not an array"),
+        ("attention", False, "wanted an array of real numbers"),
     ],
 )
 def test_wrong_attention_is_refused(attention, logarithmic, told):
