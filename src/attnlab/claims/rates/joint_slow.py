@@ -61,8 +61,9 @@ def slow_flow(tokens: Tokens, W_mm: Array, sigma: Array, *, accuracy: float = 1e
     ends = (0.0, float(sigma[-1]))
     # The velocity is a difference, known to its rounding; summed over the whole time that is as much as can be asked.
     drift = 4 * EPS * float(np.abs(flow.optimal).max()) * float(sigma[-1])
-    asked = {"rtol": accuracy, "atol": max(accuracy, drift)}
-    solved = solve_ivp(flow.velocity, ends, np.zeros(tokens.n), "LSODA", t_eval=sigma, **asked)
+    atol = max(accuracy, drift)
+    start = np.zeros(tokens.n)
+    solved = solve_ivp(flow.velocity, ends, start, "LSODA", t_eval=sigma, rtol=accuracy, atol=atol)
     if not solved.success:
         raise InputError(message(f"The slow flow could not be followed: {solved.message}"))
     records = [_record(flow, target, time, rest) for time, rest in zip(sigma, solved.y.T, strict=True)]
