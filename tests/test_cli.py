@@ -1,6 +1,7 @@
 """The commands as a newcomer runs them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,11 @@ from attnlab.data.files import read_npz
 
 
 def attnlab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "attnlab", *arguments], capture_output=True, text=True, cwd=cwd)
+    # COLUMNS may be that of a terminal, or of who runs the tests.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return subprocess.run(
+        [sys.executable, "-m", "attnlab", *arguments], capture_output=True, text=True, cwd=cwd, env=environment
+    )
 
 
 def test_help_and_version():

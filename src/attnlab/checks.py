@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
+import reprlib
+import warnings
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +19,9 @@ Kind = TypeVar("Kind")
 
 EXACT = 2**53  # whole numbers up to this are float64 numbers
 SPARE = 0.8  # of the memory that is free, the part that one call may take
+SMALL = 1_000_000  # this many numbers always fit: nobody is asked how much memory is free
+LARGEST = float(np.finfo(np.float64).max)
+DEEPEST = 64  # NumPy's arrays have no more axes
 
 
 def real_array(name: str, value: ArrayLike) -> Array:
@@ -37,8 +43,11 @@ def real_array(name: str, value: ArrayLike) -> Array:
         return _from_objects(name, given)
     if given.dtype.kind in "iu":
         _check_exact(name, given)
-    elif given.dtype.kind not in "bf" and not _is_small_float(given.dtype):
+    elif given.dtype.kind not in "bf" and not _is_small_number(given.dtype):
         raise InputError(_not_real(name, f"has type {given.dtype}", _HINTS.get(given.dtype.kind)))
+    if given.dtype.kind == "f" and given.dtype.itemsize > 8:
+        _check_range(name, given)
+    enough_memory(given.size, f"`{name}` of shape {given.shape}", "give less at a time")
     return np.array(given, dtype=np.float64)
 
 
@@ -60,7 +69,7 @@ def finite_array(name: str, value: ArrayLike) -> Array:
 
 def whole_array(name: str, value: ArrayLike, wanted: str = "whole numbers") -> NDArray[np.intp]:
     """An array of whole numbers, of any integer type; floats and booleans are refused."""
-    given = _as_numpy(name, value)
+    given = _as_numpy(name, value, wanted)
     if given.dtype == object and all(_is_whole(entry) for entry in given.flat):
         given = _within_index(name, given)
     if given.dtype.kind not in "iu":
@@ -70,11 +79,14 @@ def whole_array(name: str, value: ArrayLike, wanted: str = "whole numbers") -> N
 
 def boolean_array(name: str, value: ArrayLike, wanted: str = "booleans, or 0 and 1") -> NDArray[np.bool_]:
     """An array of booleans, given as such or as 0 and 1."""
-    given = _as_numpy(name, value)
+    given = _as_numpy(name, value, wanted)
     if given.dtype == bool:
-        return given.copy()
-    if given.dtype.kind not in "iuf" or not ((given == 0) | (given == 1)).all():
-        raise InputError(message(f"`{name}` is not boolean; wanted {wanted}."))
+        return np.array(given)
+    if given.dtype.kind not in "iuf":
+        raise InputError(message(f"`{name}` is not boolean: it has type {given.dtype}; wanted {wanted}."))
+    other = given[(given != 0) & (given != 1)]
+    if other.size:
+        raise InputError(message(f"`{name}` is not boolean: it holds {other.flat[0]:g}; wanted {wanted}."))
     return given.astype(bool)
 
 
@@ -84,11 +96,11 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int
     >>> whole("steps", np.int64(3))
     3
     """
-    in_range = _is_whole(value) and value >= least and (most is None or value <= most)
-    if not in_range:
+    found = _as_whole(value)
+    if found is None or found < least or (most is not None and found > most):
         upper = "" if most is None else f" and at most {most}"
         raise InputError(message(f"`{name}` is {shown(value)}; wanted a whole number at least {least}{upper}."))
-    return int(value)
+    return found
 
 
 def number(
@@ -108,7 +120,7 @@ def number(
     found = _as_float(value)
     in_range = (
         found is not None
-        and np.isfinite(found)
+        and math.isfinite(found)
         and (least is None or found >= least)
         and (above is None or found > above)
         and (most is None or found <= most)
@@ -125,20 +137,22 @@ def number(
 
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Refuse what is not one of the choices."""
-    if not any(type(value) is type(one) and value == one for one in choices):
+    if not any(_same_kind(value, one) and value == one for one in choices):
         raise InputError(message(f"`{name}` is {shown(value)}; wanted one of {', '.join(map(repr, choices))}."))
 
 
 def instance(name: str, value: Any, kind: type[Kind], wanted: str, hint: str | None = None) -> Kind:
     """Refuse what is not an object of this class; `wanted` names the class as users know it."""
-    if not isinstance(value, kind):
+    if not _is(value, kind):
         raise InputError(message(f"`{name}` is {shown(value)}; wanted {wanted}.", hint))
     return value
 
 
 def enough_memory(count: float, what: str, hint: str = "smaller sizes, or fewer trials at a time") -> None:
     """Refuse, before anything is allocated, what would not fit: `count` float64 numbers of `what`."""
-    needed, free = 8.0 * count, free_memory()
+    if count <= SMALL:
+        return
+    needed, free = 8.0 * count if count <= LARGEST else np.inf, free_memory()
     if needed > SPARE * free:
         raise InputError(
             message(f"{what} would take {_bytes(needed)}; {_bytes(free)} of memory are free.", hint),
@@ -160,38 +174,84 @@ def free_memory() -> float:
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """A value as it stands in a message: short, and never a page of numbers."""
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and shape:
-        return f"an array of shape {shape}"
-    kind = type(value).__name__
+    """A value as it stands in a message: short, and never a page of numbers.
+
+    >>> shown(np.zeros((2, 3))), shown([0.5] * 1000), shown(np.float64(0.5))
+    ('an array of shape (2, 3)', '[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ...]', '0.5')
+    """
     try:
-        text = repr(value)
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple) and shape:
+            return f"an array of shape {shape}"
+        if not isinstance(value, str | numbers.Number | bytes | tuple | list | dict | None | np.generic):
+            return _called(value)
+        text = _SHORT.repr(value.item() if isinstance(value, np.generic) else value)
     except Exception:  # a foreign object's own fault must not hide ours
-        return f"a {kind}"
-    plain = isinstance(value, str | numbers.Number | bool | bytes | tuple | list | dict | None | np.generic)
-    if not plain:
-        return f"a {kind}"
+        return _called(value)
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _as_numpy(name: str, value: ArrayLike) -> NDArray[Any]:
-    """What NumPy makes of it, with its complaints in our words."""
-    if isinstance(value, np.ma.MaskedArray):
-        if np.ma.getmaskarray(value).any():
-            raise InputError(_not_real(name, "has masked entries", "value.filled(0.0), and `mask` for hidden tokens"))
-        value = value.data
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
+def _called(value: Any) -> str:
+    """What kind of thing it is."""
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """isinstance, for objects that lie about their class as well."""
     try:
-        return np.asarray(value)
-    except ValueError as error:
-        if "inhomogeneous" in str(error):
-            hint = "all rows must have one length; pad them, and hide the padding with `mask`"
-            raise InputError(_not_real(name, "is a ragged list", hint)) from error
-        raise InputError(_not_real(name, f"is {shown(value)}", None)) from error
+        return isinstance(value, kind)
+    except Exception:
+        return False
+
+
+def _as_numpy(name: str, value: ArrayLike, wanted: str = "an array of real numbers") -> NDArray[Any]:
+    """What NumPy makes of it, with its complaints in our words."""
+    try:
+        masked = _has_masked(value)
+        given = None if masked else _read(value)
     except MemoryError as error:
         raise InputError(message(f"`{name}` does not fit into memory as an array.", "give less at a time")) from error
     except Exception as error:  # tensors of other libraries raise what they like
-        raise InputError(_not_real(name, f"is a {type(value).__name__}", _tensor_hint(error))) from error
+        if "inhomogeneous" in str(error) and isinstance(error, ValueError):
+            raise InputError(_not_real(name, "is a ragged list", _ragged_hint(name), wanted)) from error
+        raise InputError(_not_real(name, f"is {shown(value)}", _tensor_hint(error), wanted)) from error
+    if given is None:
+        hint = "value.filled(True)" if name == "mask" else "value.filled(0.0), and `mask` for hidden tokens"
+        raise InputError(_not_real(name, "has masked entries", hint, wanted))
+    return given
+
+
+def _read(value: Any) -> NDArray[Any]:
+    if isinstance(value, np.ndarray | list | tuple | int | float):
+        return np.asarray(value)
+    with warnings.catch_warnings():  # what `__array__` of a foreign object warns of is not for our user
+        warnings.simplefilter("ignore")
+        return np.asarray(value)
+
+
+def _has_masked(value: Any) -> bool:
+    """Is an entry hidden by a masked array, given as such or within lists? NumPy would show what is behind."""
+    level: dict[int, Any] = {id(value): value}
+    for _ in range(DEEPEST + 1):
+        if any(isinstance(one, np.ma.MaskedArray) and np.ma.getmaskarray(one).any() for one in level.values()):
+            return True
+        lists = [one for one in level.values() if isinstance(one, list | tuple)]
+        level = {id(entry): entry for one in lists for entry in one if not isinstance(entry, float | int)}
+        if not level:
+            return False
+    raise ValueError(f"nested more than {DEEPEST} deep")  # a list that holds itself, over which NumPy would go on
+
+
+def _ragged_hint(name: str) -> str:
+    if name == "mask":
+        return "all rows must have one length; hide padding by False"
+    return "all rows must have one length; pad them, and hide the padding with `mask`"
 
 
 def _tensor_hint(error: Exception) -> str:
@@ -209,37 +269,58 @@ _HINTS = {
     "c": "value.real, if the imaginary part is zero",
     "U": "value.astype(float), if the text is numbers",
     "S": "value.astype(float), if the text is numbers",
+    "T": "value.astype(float), if the text is numbers",
+    "M": "(value - value.min()) / np.timedelta64(1, 's') is seconds",
+    "m": "value / np.timedelta64(1, 's') is seconds",
 }
 
 
-def _not_real(name: str, what: str, hint: str | None) -> str:
-    return message(f"`{name}` {what}; wanted an array of real numbers.", hint)
+def _not_real(name: str, what: str, hint: str | None, wanted: str = "an array of real numbers") -> str:
+    return message(f"`{name}` {what}; wanted {wanted}.", hint)
 
 
-def _is_small_float(dtype: np.dtype[Any]) -> bool:
-    """bfloat16 and the eight-bit floats, which NumPy knows only as foreign types."""
-    return dtype.kind == "V" and "float" in dtype.name
+def _is_small_number(dtype: np.dtype[Any]) -> bool:
+    """bfloat16, the eight-bit floats and four-bit integers, which NumPy knows only as foreign types."""
+    return dtype.kind == "V" and dtype.fields is None and ("float" in dtype.name or "int" in dtype.name)
 
 
 def _from_objects(name: str, given: NDArray[Any]) -> Array:
     """Python numbers of any kind (also fractions and decimals), one by one."""
     found = np.empty(given.shape)
     for place, entry in np.ndenumerate(given):
-        where = f" at index {place}" if place else ""
-        if isinstance(entry, str | bytes) or entry is None or isinstance(entry, complex | np.complexfloating):
-            raise InputError(_not_real(name, f"holds {shown(entry)}{where}", None))
-        if _is_whole(entry) and abs(int(entry)) > EXACT:
+        number = _real(entry)
+        if number is None:
+            given_as = f"holds {shown(entry)} at index {place}" if place else f"is {shown(entry)}"
+            raise InputError(_not_real(name, given_as, _object_hint(entry)))
+        if _is_whole(entry) and int(number) != entry:
             raise InputError(_too_exact(name))
-        try:
-            found[place] = float(entry)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            hint = "value.toarray()" if hasattr(entry, "toarray") else None
-            raise InputError(_not_real(name, f"holds {shown(entry)}{where}", hint)) from error
+        found[place] = number
     return found
 
 
+def _real(entry: Any) -> float | None:
+    """One object as a float; None where it is no real number, or one beyond float64."""
+    if _is(entry, str | bytes | complex | np.complexfloating | np.ndarray | np.datetime64 | np.timedelta64):
+        return None
+    try:
+        found = float(entry)
+        # 1e999 as a decimal comes out infinite without having been so.
+        return None if np.isinf(found) and entry != found else found
+    except Exception:
+        return None
+
+
+def _object_hint(entry: Any) -> str | None:
+    if _is(entry, dict | set | frozenset) or hasattr(type(entry), "__next__"):
+        return "list(value) has an order, and a length"
+    return "value.toarray()" if hasattr(type(entry), "toarray") else None
+
+
 def _check_exact(name: str, given: NDArray[Any]) -> None:
-    if given.dtype.itemsize >= 8 and given.size and (given.max() > EXACT or given.min() < -EXACT):
+    if given.dtype.itemsize < 8:
+        return
+    beyond = given[(given > EXACT) | (given < -EXACT)]
+    if any(int(float(entry)) != entry for entry in beyond.tolist()):
         raise InputError(_too_exact(name))
 
 
@@ -250,6 +331,12 @@ def _too_exact(name: str) -> str:
     )
 
 
+def _check_range(name: str, given: NDArray[Any]) -> None:
+    """Long floats reach further than float64 does."""
+    if (np.isfinite(given) & (np.abs(given) > LARGEST)).any():
+        raise InputError(_not_real(name, f"has numbers beyond {LARGEST:.1e}", "scale them down; float64 ends there"))
+
+
 def _within_index(name: str, given: NDArray[Any]) -> NDArray[np.intp]:
     limits = np.iinfo(np.intp)
     if given.size and (given.max() > limits.max or given.min() < limits.min):
@@ -258,16 +345,31 @@ def _within_index(name: str, given: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return _is(value, int | np.integer) and not _is(value, bool)
+
+
+def _as_whole(value: Any) -> int | None:
+    try:
+        return int(value) if _is_whole(value) else None
+    except Exception:  # of a class of its own
+        return None
+
+
+def _same_kind(value: Any, one: Any) -> bool:
+    """Of one type; text of NumPy is text."""
+    return type(value) is type(one) or (type(value) is np.str_ and type(one) is str)
 
 
 def _as_float(value: Any) -> float | None:
     """A Python, NumPy or zero-dimensional number; None for all else."""
-    if isinstance(value, bool | np.bool_ | str | bytes | complex | np.complexfloating) or np.ndim(value) != 0:
+    if _is(value, bool | np.bool_ | list | tuple):
         return None
+    if _is(value, float | int | np.floating | np.integer):
+        return _real(value)
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+        given = _as_numpy("", value)
+        return float(real_array("", given)) if given.ndim == 0 and given.dtype != bool else None
+    except InputError:
         return None
 
 
@@ -277,6 +379,8 @@ def _bytes(count: float) -> str:
     >>> _bytes(3e9)
     '3.0 GB'
     """
+    if np.isinf(count):
+        return "more than any machine has"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             break

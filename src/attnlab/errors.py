@@ -16,6 +16,10 @@ class InputError(AttnlabError, ValueError):
     """An argument has a wrong shape, value or type."""
 
 
+class NoSuchTrial(InputError, IndexError):
+    """A batch has no trial of that number. Being an IndexError, it ends a loop over the trials."""
+
+
 class StoreError(AttnlabError):
     """A run cannot be named, written or read."""
 

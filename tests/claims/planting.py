@@ -58,13 +58,7 @@ def verdict_under(fault: Fault, scale: Scale = Scale.SMOKE) -> tuple[Verdict, Ve
 @contextmanager
 def planted(fault: Fault) -> Iterator[None]:
     """Attnlab with the fault in it."""
-    module_name, _, qualname = fault.where.partition(":")
-    module = importlib.import_module(f"attnlab.{module_name}")
-    owner: Any = module
-    *outer, name = qualname.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    original = inspect.getattr_static(owner, name)
+    module, original, name = located(fault)
     _forget()
     try:
         with _constant(original, name, fault) if not fault.old else _function(module, original, name, fault):
@@ -73,14 +67,30 @@ def planted(fault: Fault) -> Iterator[None]:
         _forget()
 
 
+def located(fault: Fault) -> tuple[ModuleType, Any, str]:
+    """The module, and what the fault is planted in, with its name there."""
+    module_name, _, qualname = fault.where.partition(":")
+    module = importlib.import_module(f"attnlab.{module_name}")
+    owner: Any = module
+    *outer, name = qualname.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    return module, inspect.getattr_static(owner, name), name
+
+
+def faulty_source(original: Any, fault: Fault) -> str:
+    """The source of a function with the fault in it; LookupError where the text is not there exactly once."""
+    source = textwrap.dedent(inspect.getsource(_inner(original)))
+    if source.count(fault.old) != 1:
+        raise LookupError(f"{fault.where} has {fault.old!r} {source.count(fault.old)} times; wanted once.")
+    return source.replace(fault.old, fault.new)
+
+
 @contextmanager
 def _function(module: ModuleType, original: Any, name: str, fault: Fault) -> Iterator[None]:
     """The function with another code: it is the same object, so whoever holds it runs the fault."""
     function = _inner(original)
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(fault.old) != 1:
-        raise LookupError(f"{fault.where} has {fault.old!r} {source.count(fault.old)} times; wanted once.")
-    text = source.replace(fault.old, fault.new)
+    text = faulty_source(original, fault)
     changed = compile(text, f"<{fault.name}>", "exec", __future__.annotations.compiler_flag)
     scratch: dict[str, Any] = {}
     exec(changed, vars(module), scratch)

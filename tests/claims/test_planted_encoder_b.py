@@ -15,7 +15,7 @@ FAULTS = [
     Fault("encoder-E13", f"{ASSUMPTIONS}:assumption_4", "tokens.sum(axis=1)", "tokens.mean(axis=1)", "sum -> mean"),
     Fault("encoder-E14", f"{WIDTHS}:lemma_16_error", "* T**2 *", "* T *", "T^2 -> T"),
     Fault("encoder-L17", "claims.encoder.degenerate:wide_gram", "** 2 / T", "** 2", "1/T dropped"),
-    Fault("encoder-L18", f"{SPECTRUM}:lambda_0", "hermite=0.25 *", "hermite=2.5 *", "mu^2 by 10"),
+    Fault("encoder-L18", f"{SPECTRUM}:lambda_0", '"hermite": 0.25 *', '"hermite": 2.5 *', "mu^2 by 10"),
     Fault("encoder-L19", f"{KERNELS}:_one", "(2.0 * np.pi)", "(4.0 * np.pi)", "2 pi -> 4 pi in E1"),
     Fault("encoder-C8", "models.network:Network.tau1", "-0.5", "-0.4", "tau1 = m^(-0.4)"),
     Fault("encoder-E9", "theory.encoder.ntk:kernel_blocks", "a.hidden @", "1.1 * a.hidden @", "kernel of w_O by 1.1"),

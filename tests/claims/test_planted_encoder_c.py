@@ -14,8 +14,8 @@ FAULTS = [
     Fault(
         "encoder-B1",
         "theory.encoder.kernels:kernel_regression",
-        "return began + rows",
-        "return rows",
+        "found = began + np.ldexp",
+        "found = np.ldexp",
         "predictor without f_0",
     ),
     Fault(

@@ -113,7 +113,7 @@ FAULTS = [
     Fault("multihead-C-P7", BETA3, *TENTH),
     Fault("multihead-C-P7", f"{GUARANTEES}:GoodStart.move", "2.0 * self.B_phi", "0.2 * self.B_phi", "2 B -> 0.2 B"),
     Fault("multihead-E3", f"{GUARANTEES}:proposition_7", "5.0 * 0.5", "0.5 * 0.5", "5 -> 0.5"),
-    Fault("multihead-E3", f"{GUARANTEES}:GoodStart.move", "- float(np.log(_share(eps)))", "", "without log(1 / eps)"),
+    Fault("multihead-E3", f"{GUARANTEES}:GoodStart.move", "- float(np.log(eps))", "", "without log(1 / eps)"),
     Fault("multihead-C-Eq6", f"{PHASE_ONE}:lemma_2_bound", "/ np.sqrt(float(n_1))", "/ float(n_1)", "1 / n_1"),
     Fault("multihead-C-Eq6", f"{PHASE_ONE}:lemma_2_bound", "float(C *", "float(0.1 * C *", "C / 10"),
     Fault("multihead-E5-L12", f"{PHASE_ONE}:proposition_2", "m.T * m.R * (m.S + P)", "m.R * (m.S + P)", "without T"),

@@ -52,9 +52,9 @@ FAULTS = [
     Fault("rates-K2", "theory.fast_rates.orthogonality:SPECTRAL", "", "0.6 * np.sqrt(2.0)", "C' ten times smaller"),
     Fault(
         "rates-K2",
-        "theory.fast_rates.orthogonality:initialization",
-        "step / (8.0 * known.Lambda",
-        "step / (0.8 * known.Lambda",
+        "theory.fast_rates.orthogonality:_largest_scales",
+        "8.0 * known.Lambda",
+        "0.8 * known.Lambda",
         "8 Lambda -> 0.8 Lambda",
     ),
     Fault("rates-K3", *SIGN),

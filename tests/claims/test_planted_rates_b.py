@@ -50,8 +50,8 @@ FAULTS = [
     Fault(
         "rates-K27",
         "optim.descent:ngd_momentum",
-        '_fraction("momentum", momentum)',
-        '_fraction("momentum", 0.0 * momentum)',
+        'fraction("momentum", momentum)',
+        'fraction("momentum", 0.0 * momentum)',
         "momentum dropped",
     ),
     Fault("rates-K28", "optim.descent:normalized", "return -mantissa", "return mantissa", "sign of the step"),

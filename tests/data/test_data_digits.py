@@ -49,7 +49,7 @@ def test_plain_and_zipped_files_are_read(folder):
         (b"", "begins with nothing"),
         (idx(np.zeros((2, 3, 3)))[:9], "ends within its header"),
         (idx(np.zeros((2, 3, 3)))[:-1], "says 2 x 3 x 3 = 18 numbers; it holds 17"),
-        (idx(np.zeros((2, 3, 3))) + b"x", "it holds 19"),
+        (idx(np.zeros((2, 3, 3))) + b"x", "it holds more"),
         (idx(np.zeros(5)), "begins with 00 00 08 01"),
         (idx(np.zeros((2, 3, 3)), kind=0x0D), "wanted 00 00 08 03"),
     ],

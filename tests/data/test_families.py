@@ -195,7 +195,9 @@ def test_gaps_out_of_reach(monkeypatch):
         with pytest.raises(InputError, match=r"`gap` is .*at least 0"):
             al.data.sphere(gap=gap)
     monkeypatch.setattr(families, "MAX_ATTEMPTS", 50)
-    with pytest.raises(InputError, match=r"`gap` = 2\.5 was not met in 50 draws at T = 3, d = 2"):
+    with pytest.raises(InputError, match=r"`gap` = 1\.999 was not met in 50 draws at T = 3, d = 2"):
+        al.data.sphere(2, 3, 2, gap=1.999)
+    with pytest.raises(InputError, match=r"`gap` is 2\.5; .* never differ by 2"):
         al.data.sphere(2, 3, 2, gap=2.5)
     assert al.data.sphere(2, 1, 1, gap=0.5).T == 1  # one token leads by nobody
     assert al.data.sphere(2, 1, 4, gap=0.5).info["attempts"].tolist() == [1, 1]
@@ -322,7 +324,7 @@ def test_signal_defaults_are_those_of_figure_2():
 @pytest.mark.parametrize("family", ["orthogonal_signal", "antipodal_signal"])
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan])
 def test_wrong_signals(family, wrong):
-    with pytest.raises(InputError, match=r"`signal` is .*wanted a positive norm"):
+    with pytest.raises(InputError, match=r"`signal` is .*wanted a finite number at least 1e-300"):
         getattr(al.data, family)(signal=wrong)
 
 

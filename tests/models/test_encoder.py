@@ -242,8 +242,8 @@ def test_wrong_weights_are_named():
     for bad, says in (
         ({k: w for k, w in weights.items() if k != "w_O"}, "wanted W_Q, W_K, W_V, w_O"),
         ({**weights, "W_V": np.ones((2, 2))}, "`weights['W_V']` has shape (2, 2)"),
-        ({**weights, "w_O": np.full(7, np.nan)}, "`weights['w_O']` holds NaN"),
-        (np.ones(3), "`weights` has ndarray"),
+        ({**weights, "w_O": np.full(7, np.nan)}, "`weights['w_O']` has 7 entries that are NaN"),
+        (np.ones(3), "`weights` has an array of shape (3,)"),
     ):
         with pytest.raises(al.InputError) as caught:
             model.output(data, bad)

@@ -12,8 +12,9 @@ import pytest
 import store_work as w
 
 import attnlab as al
+from attnlab.data import owners
 from attnlab.errors import InputError, StoreError
-from attnlab.store import Kept, Store, folder as folder_module
+from attnlab.store import Kept, Store
 
 
 @pytest.fixture
@@ -195,8 +196,8 @@ def test_two_processes_at_once_agree(tmp_path):
 def test_what_killed_processes_leave_is_cleared_and_the_rest_is_not(store):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    here, me = folder_module._place(), os.getpid()
-    start = folder_module._start(me)
+    here, me = owners.place(), os.getpid()
+    start = owners.start(me)
     gone = [f"{here}-{dead.pid}-1-00000000", f"{here}-{me}-{start + 1}-00000000", "ffffffff-1-1-00000001"]
     stay = [f"{here}-{me}-{start}-00000000", "ffffffff-1-1-00000000", "not-ours"]
     for name in gone + stay:
@@ -211,9 +212,9 @@ def test_what_killed_processes_leave_is_cleared_and_the_rest_is_not(store):
 
 def test_a_process_that_was_killed_and_not_yet_buried_is_dead():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert folder_module._start(child.pid)
+    assert owners.start(child.pid)
     child.kill()
-    w.wait_until(lambda: folder_module._start(child.pid) is None)
+    w.wait_until(lambda: owners.start(child.pid) is None)
     child.communicate()
 
 
@@ -223,9 +224,9 @@ def test_without_a_process_file_system_a_process_is_asked_and_not_harmed(monkeyp
 
     monkeypatch.setattr(Path, "read_text", absent)
     child = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert folder_module._start(child.pid) == 0
+    assert owners.start(child.pid) == 0
     assert child.communicate(b"alive")[0] == b"alive\n"
-    assert folder_module._start(child.pid) is None
+    assert owners.start(child.pid) is None
 
 
 # map

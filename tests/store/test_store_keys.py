@@ -137,5 +137,5 @@ def test_wrong_arguments_are_named():
         descent_key(tokens=np.zeros(3))
     with pytest.raises(al.InputError, match="`rule`"):
         descent_key(rule=0.1)
-    with pytest.raises(TypeError, match="stepz"):
+    with pytest.raises(al.InputError, match="stepz"):
         descent_key(stepz=3)

@@ -116,7 +116,7 @@ def test_indexing():
     assert found[2] is found[2]
     with pytest.raises(IndexError):
         found[5]
-    assert repr(found).startswith("MarginSolutions(5, feasible=5, largest gap=")
+    assert repr(found).startswith("MarginSolutions(5: 5 optimal; largest gap=")
 
 
 def test_ordinary_trials_are_solved_together(monkeypatch):
@@ -139,7 +139,7 @@ def test_ordinary_trials_are_solved_together(monkeypatch):
 def test_repr_without_a_feasible_trial():
     tokens, selected = batch([cross(0), cross(1)])
     found = al.solve_margins(Tokens(x=tokens.x, z=0 * tokens.z, y=tokens.y), selected)
-    assert repr(found) == "MarginSolutions(2, feasible=0, largest gap=none)"
+    assert repr(found) == "MarginSolutions(2: 2 infeasible; largest gap=none)"
     assert found.status == [MarginStatus.INFEASIBLE] * 2
 
 

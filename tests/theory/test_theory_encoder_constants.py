@@ -374,7 +374,8 @@ def test_constants_refuse_nonsense(changed, says):
 def test_arguments_are_checked():
     x, y, weights, tau0, tau1 = draw(0)
     for bad, says in (
-        ({"x": x[None]}, "one data set"), ({"x": x[0]}, "`x` has shape"), ({"x": x * np.nan}, "`x` has entries"),
+        ({"x": x[None]}, "one data set"), ({"x": x[0]}, "`x` has shape"),
+        ({"x": x * np.nan}, "`x` has 24 entries"),
         ({"y": y[:-1]}, "`y` has shape"), ({"weights": {"W_Q": weights["W_Q"]}}, "lack W_K, W_V, w_O"),
         ({"weights": {**weights, "W_V": weights["W_V"][:-1]}}, "`W_V` has shape"), ({"tau1": -1.0}, "`tau1`"),
         ({"residual": "identity"}, "wanted m = d"), ({"residual": "other"}, "`residual` is 'other'"),

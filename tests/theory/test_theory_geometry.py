@@ -177,13 +177,13 @@ def test_a_solution_for_something_else_is_refused():
         is_locally_optimal(oracle.draw(0, 3, 4, 5), selected, solution=solution)
     with pytest.raises(InputError, match=r"wanted \(3, 5\), d = 6"):
         support_indices(oracle.draw(0, 3, 5, 6), selected, solution)
-    with pytest.raises(InputError, match="`solution` is a ndarray"):
+    with pytest.raises(InputError, match="`solution` is an array of shape"):
         support_indices(tokens, selected, solution.W)
 
 
 def test_arguments_are_refused_by_name():
     tokens = oracle.draw(0, 3, 4, 6)
-    with pytest.raises(InputError, match="`tokens` is a str; wanted"):
+    with pytest.raises(InputError, match="`tokens` is 'tokens'; wanted"):
         is_locally_optimal("tokens", [0])
     with pytest.raises(InputError, match="`tokens` is a batch of 2 trials"):
         is_locally_optimal(al.Tokens.stack([tokens, tokens]), [[0, 0, 0]] * 2)

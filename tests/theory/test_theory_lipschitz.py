@@ -107,14 +107,14 @@ def test_your_own_loss_by_its_constants():
 
 def test_refusals():
     tokens = oracle.draw(0, 2, 3, 3)
-    with pytest.raises(InputError, match="`loss` is 'hinge'; wanted one of logistic"):
+    with pytest.raises(InputError, match="`loss` is 'hinge'; wanted one of 'logistic'"):
         lipschitz_constants(tokens, "hinge")
     with pytest.raises(InputError, match="have no `v`"):
         lipschitz_constants(al.Tokens(x=tokens.x, z=tokens.z, y=tokens.y))
     with pytest.raises(InputError, match="batch of 2 trials"):
         lipschitz_constants(al.Tokens.stack([tokens, tokens]))
     for wrong in ([1.0], [[np.nan]], [[]]):
-        with pytest.raises(InputError, match="`Q` has shape"):
+        with pytest.raises(InputError, match="`Q` has "):
             lipschitz_constants(tokens).K(wrong)
     with pytest.raises(InputError, match="`K` has shape"):
         lipschitz_constants(tokens).Q([1.0])

@@ -241,7 +241,8 @@ def test_a_bound_that_says_nothing_says_so():
     assert mh.theorem_1(1.0, 1.0, 1.0, 0.0, start_loss=0.69).vacuous
     assert not mh.theorem_1(1.0, 1.0, 100.0, 0.0, start_loss=0.69).vacuous
     assert mh.Bound(value=2.0, trivial=2.0).vacuous
-    assert mh.Bound(value=np.nan, trivial=2.0).vacuous
+    with pytest.raises(InputError, match="`value` is NaN"):
+        mh.Bound(value=np.nan, trivial=2.0)
     assert mh.Bound(value=2.0).slack(0.5) == 1.5
 
 

@@ -88,7 +88,7 @@ def test_saturation_scale_is_enough_and_not_idle(A, T, data):
 
 @pytest.mark.parametrize(("A", "share", "eps"), [(0.0, 0.5, 0.1), (-1.0, 0.5, 0.1), (1.0, 1.0, 0.1), (1.0, 0.5, 0.0)])
 def test_saturation_scale_refuses(A, share, eps):
-    with pytest.raises(InputError, match="wanted numbers"):
+    with pytest.raises(InputError, match="wanted finite numbers"):
         mh.saturation_scale(A, share, eps)
 
 

@@ -212,8 +212,8 @@ def test_memory_does_not_hold_the_jacobian():
         (lambda d, m, w: ntk(d.repeated(2), w, m), "batch of 2 trials"),
         (lambda d, m, w: ntk(d, w, m, other=al.data.gaussian_sequences(2, 5, 4)), "with the T and d"),
         (lambda d, m, w: ntk(d, w, "encoder"), "`model` is 'encoder'"),
-        (lambda d, m, w: ntk(d, w), "with data Sequences"),
-        (lambda d, m, w: hessian_norm(d, w, m, sequence=9), "`sequence` is 9; wanted a whole number from 0 to 3"),
+        (lambda d, m, w: ntk(d, w), "with `data` a Sequences"),
+        (lambda d, m, w: hessian_norm(d, w, m, sequence=9), "`sequence` is 9; wanted a whole number"),
         (lambda d, m, w: hessian_norm(d, w, m, query=1), "`query` is 1"),
     ],
 )

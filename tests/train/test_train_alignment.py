@@ -106,5 +106,5 @@ def test_shapes_are_checked(function):
         function([1.0, 2.0], np.eye(2))
     with pytest.raises(al.InputError, match="`b` has shape"):
         function(np.eye(2), 3.0)
-    with pytest.raises(al.InputError, match=r"\(2, 2\) and \(3, 3\)"):
+    with pytest.raises(al.InputError, match=r"`a` has matrices of shape \(2, 2\), `b` of \(3, 3\)"):
         function(np.eye(2), np.eye(3))

@@ -181,7 +181,7 @@ def test_record_times():
         ({"record": [-1.0]}, "`record` is"),
         ({"record": [1e15]}, "`record` is"),
         ({"record": "often"}, "`record` is 'often'"),
-        ({"record": [np.nan]}, "`record` is"),
+        ({"record": [np.nan]}, "`record` has 1 entries that are NaN"),
         ({"parameterization": "V"}, "`parameterization` is 'V'"),
         ({"parameterization": "KQ", "init": "zeros"}, "stationary"),
         ({"rank": 2}, "`rank`"),
@@ -197,7 +197,7 @@ def test_wrong_arguments_are_named(options, words):
 
 
 def test_wrong_tokens():
-    with pytest.raises(al.InputError, match="`tokens` is a ndarray"):
+    with pytest.raises(al.InputError, match="`tokens` is an array"):
         flow(np.eye(2))
 
 

@@ -195,7 +195,7 @@ def test_sequences_need_a_network(data):
     for model in (None, al.models.MultiHead(2)):
         with pytest.raises(al.InputError, match=r"`tokens` is a Sequences; wanted al\.Tokens"):
             al.descend(data, al.gd(0.1), model=model, steps=2)
-    with pytest.raises(al.InputError, match="`tokens` is a list"):
+    with pytest.raises(al.InputError, match=r"`tokens` is \[1\]; wanted"):
         al.descend([1], al.gd(0.1), model=Encoder(3), steps=2)
 
 

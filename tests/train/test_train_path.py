@@ -385,13 +385,13 @@ def test_a_query_that_cannot_be_moved_leaves_a_floor():
         ({"measure": "excess"}, "`measure`"),
         ({"toward": np.ones((3, 3))}, "`toward` has shape"),
         ({"toward": np.zeros((2, 2))}, "`toward` is zero"),
-        ({"toward": np.full((2, 2), np.nan)}, "`toward` is zero, NaN"),
+        ({"toward": np.full((2, 2), np.nan)}, "`toward` has 4 entries that are NaN"),
         ({"cone": 0.1}, "`cone` is given without"),
         ({"selected": [0, 0]}, "`selected` without `toward`"),
         ({"selected": [0, 3], "toward": np.eye(2)}, "from 0 to 2"),
         ({"selected": [0, -1], "toward": np.eye(2)}, "from 0 to 2"),
         ({"selected": [0], "toward": np.eye(2)}, "`selected` has shape"),
-        ({"selected": [0.0, 1.0], "toward": np.eye(2)}, "`selected` has shape"),
+        ({"selected": [0.0, 1.0], "toward": np.eye(2)}, "`selected` has type"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(options, match):

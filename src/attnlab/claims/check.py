@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from attnlab.checks import one_of
 from attnlab.claims.claim import Claim, LeftOut, Outcome
+from attnlab.claims.given import id_list
 from attnlab.claims.names import named
 from attnlab.claims.scale import Scale
-from attnlab.errors import InputError, message
 from attnlab.store import Store
+from attnlab.store.pool import checked_jobs, in_processes
 from attnlab.store.reach import reach
-from attnlab.store.store import checked_jobs
 
 Tell = Callable[[int, int, str], None]
 
@@ -152,14 +153,14 @@ def left_out(paper: str | None = None) -> list[LeftOut]:
 
 
 def _papers(paper: str | None) -> list[str]:
-    if paper is not None and paper not in PAPERS:
-        raise InputError(message(f"`paper` is {paper!r}; wanted one of {', '.join(PAPERS)}."))
+    if paper is not None:
+        one_of("paper", paper, tuple(PAPERS))
     return [key for key in PAPERS if paper in (None, key)]
 
 
 def find(ids: str | Iterable[str]) -> list[Claim]:
     """The claims of these ids, or of this one, in the order given."""
-    wanted = [ids] if isinstance(ids, str) else list(ids)
+    wanted = id_list(ids, "claim")
     # Only the papers that are asked for are loaded, unless a name is wrong.
     known = {claim.id: claim for paper in PAPERS if _asked(paper, wanted) for claim in claims(paper)}
     if any(name not in known for name in wanted):
@@ -224,8 +225,7 @@ def _side_by_side(
     tell(0, len(wanted), "starting")
     calls = [joblib.delayed(_facts)(claim.id, scale, store, fresh) for claim in wanted if claim.id in ours]
     measured: dict[str, dict[str, Any]] = {}
-    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    for name, facts in pool(calls):
+    for name, facts in in_processes(calls, jobs):
         measured[name] = facts
         tell(len(measured), len(wanted), f"{name} done")
     results = []

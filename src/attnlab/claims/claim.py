@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.claims.given import level, one_number, part_name
 from attnlab.claims.parts import Part, Tally, together
 from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip, Verdict
@@ -157,18 +158,19 @@ def within(worst: float, tolerance: float, *, instances: int, name: str = "worst
     """
     if not instances:
         return Outcome(verdict=Verdict.NOT_APPLICABLE, instances=0, **facts)
+    worst, tolerance = one_number("worst", worst), level("tolerance", tolerance)
     verdict = Verdict.HOLDS if worst <= tolerance else Verdict.FAILS  # NaN fails
     part = Part(
-        name=name,
+        name=part_name(name),
         form="limit",
         verdict=verdict,
-        worst=float(worst),
-        limit=float(tolerance),
+        worst=worst,
+        limit=tolerance,
         tightness=None,
         instances=instances,
         notices=f"a value above {tolerance:.2g} would be seen",
     )
-    return Outcome(verdict=verdict, instances=instances, worst=float(worst), parts=(part,), **facts)
+    return Outcome(verdict=verdict, instances=instances, worst=worst, parts=(part,), **facts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

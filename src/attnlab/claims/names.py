@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
+from attnlab.claims.given import id_list
 from attnlab.errors import InputError, message
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def named(
     >>> named({"svm-T2": 2}, "svm-t2", "claim")
     [2]
     """
-    wanted = [ids] if isinstance(ids, str) else list(ids)
+    wanted = id_list(ids, what)
     for name in wanted:
         if not isinstance(name, str):
             raise InputError(
@@ -36,8 +37,8 @@ def named(
         if name.lower() in lower:
             continue
         if left and name in left:
-            raise InputError(message(f"{name} is left out: {left[name]}"))
-        raise InputError(message(f"There is no {what} {name}.", _guess(name, list(known), what)))
+            raise InputError(message(f"`ids`: {name} is left out: {left[name]}"))
+        raise InputError(message(f"`ids`: there is no {what} {name}.", _guess(name, list(known), what)))
     return [lower[name.lower()] for name in wanted]
 
 

@@ -18,8 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.checks import real_array
+from attnlab.claims.given import alike, level, part_name, truths
+from attnlab.claims.part import Part as Part
 from attnlab.claims.verdict import Verdict
 from attnlab.data.tokens import Array
+from attnlab.errors import InputError, message
 
 # Parts whose measured over promised value stays below this cannot tell a right constant from a wrong one.
 TIGHT = 1e-3
@@ -27,63 +31,6 @@ TIGHT = 1e-3
 UNSOLVED = 0.05
 # Quantile of the intervals of shares and means: two standard errors.
 SIGMAS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """One thing that was judged.
-
-    Attributes:
-        name: what, in the units that are compared.
-        form: "bound", "identity", "limit", "count", "share" or "mean".
-        verdict: of this part alone.
-        worst: the value closest to a contradiction, or beyond; for a bound measured over promised.
-        limit: what `worst` is compared with.
-        tightness: measured over promised at the instance closest to the promise; 1 for an identity, None where nothing
-            is promised in numbers.
-        instances: how many were judged.
-        unsolved: how many could not be judged, because a search did not finish or a chosen one missed a hypothesis.
-        notices: how large a fault would have been noticed, as a phrase.
-        guard: the test that guards the formula where the measurement cannot; empty if none.
-    """
-
-    name: str
-    form: str
-    verdict: Verdict
-    worst: float | None
-    limit: float | None
-    tightness: float | None
-    instances: int
-    unsolved: int = 0
-    notices: str = ""
-    guard: str = ""
-
-    @property
-    def found(self) -> str:
-        """What was seen, as a phrase; of a bound that stands, how much smaller it could be."""
-        if self.worst is None or self.limit is None:
-            return "not judged"
-        fails = self.verdict is Verdict.FAILS
-        if self.form == "bound":
-            return f"broken {self.worst:.3g} times over" if fails else self.notices
-        if self.form == "count":
-            return f"contradicted in {self.worst:.0f} of {self.instances}" if fails else f"in all of {self.instances}"
-        if self.form == "identity":
-            return f"off by {self.worst:.2g}, asked {self.limit:.2g}" if fails else f"equal to {self.worst:.1g}"
-        if self.form in ("share", "mean"):
-            return self.notices
-        name = self.name.removeprefix("printed: ").removeprefix("corrected: ")
-        return f"{name}: {self.worst:.3g}, asked {self.limit:.3g}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {**self.__dict__, "verdict": self.verdict.value}
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Part:
-        """What `to_json` wrote."""
-        numbers = {key: _number(facts[key]) for key in ("worst", "limit", "tightness")}
-        return cls(**{**facts, **numbers, "verdict": Verdict(facts["verdict"])})
 
 
 @dataclass
@@ -94,6 +41,14 @@ class Tally:
     guard: str = field(default="", kw_only=True)
     instances: int = field(default=0, init=False)
     unsolved: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """The name is words, and what is compared with is a number."""
+        part_name(self.name)
+        for name in ("rounding", "tolerance", "at_least", "at_most"):
+            given = getattr(self, name, None)
+            if given is not None or (name == "tolerance" and hasattr(self, name)):
+                setattr(self, name, level(name, given))
 
     def leave_unsolved(self, count: int) -> None:
         """So many instances could not be judged: a search did not finish, or a chosen one missed a hypothesis."""
@@ -134,7 +89,7 @@ class Bound(Tally):
     def add(self, measured: Any, promised: Any, *, says: Any = True) -> None:
         """Upper bounds: `measured` should be at most `promised`; both are at least 0, or both are NaN-free numbers with
         a positive promise. Where `says` is False the promise is empty there: counted, not judged."""
-        measured, promised, says = np.broadcast_arrays(np.asarray(measured, float), np.asarray(promised, float), says)
+        measured, promised, says = alike(measured=measured, promised=promised, says=says)
         nothing = (measured <= 0) & (promised == 0)  # 0 <= 0
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratios = np.where(nothing, 0.0, measured / promised)
@@ -147,7 +102,7 @@ class Bound(Tally):
 
     def add_logs(self, measured: Any, promised: Any, *, says: Any = True) -> None:
         """Upper bounds of positive numbers too large or small for floats, by their logarithms."""
-        measured, promised, says = np.broadcast_arrays(np.asarray(measured, float), np.asarray(promised, float), says)
+        measured, promised, says = alike(measured=measured, promised=promised, says=says)
         with np.errstate(over="ignore", invalid="ignore"):
             ratios = np.exp(measured - promised)
         both_zero = (measured == -np.inf) & (promised == -np.inf)
@@ -155,7 +110,7 @@ class Bound(Tally):
 
     def add_ratios(self, ratios: Any, *, says: Any = True) -> None:
         """Upper bounds as measured over promised."""
-        ratios, says = np.broadcast_arrays(np.asarray(ratios, float), says)
+        ratios, says = alike(ratios=ratios, says=says)
         self._take(ratios, says)
 
     def _take(self, ratios: Array, says: Any) -> None:
@@ -201,7 +156,7 @@ class Identity(Tally):
 
     def add(self, errors: Any) -> None:
         """Relative errors."""
-        errors = np.abs(np.asarray(errors, float)).ravel()
+        errors = np.abs(real_array("errors", errors)).ravel()
         self.instances += errors.size
         if errors.size:
             self.error = float(np.maximum(self.error, errors.max()))
@@ -229,7 +184,7 @@ class Limit(Tally):
 
     def add(self, values: Any) -> None:
         """Values that should be at most the tolerance."""
-        values = np.asarray(values, float).ravel()
+        values = real_array("values", values).ravel()
         self.instances += values.size
         if values.size:
             self.value = float(np.maximum(self.value, values.max()))
@@ -255,7 +210,7 @@ class Count(Tally):
 
     def add(self, contradicts: Any) -> None:
         """True where an instance contradicts."""
-        contradicts = np.asarray(contradicts, bool).ravel()
+        contradicts = truths("contradicts", contradicts).ravel()
         self.instances += contradicts.size
         self.contradictions += int(contradicts.sum())
 
@@ -282,7 +237,7 @@ class Share(Tally):
 
     def add(self, succeeded: Any) -> None:
         """True where an instance is a success."""
-        succeeded = np.asarray(succeeded, bool).ravel()
+        succeeded = truths("succeeded", succeeded).ravel()
         self.instances += succeeded.size
         self.successes += int(succeeded.sum())
 
@@ -325,7 +280,7 @@ class Mean(Tally):
 
     def add(self, values: Any) -> None:
         """One value per independent instance."""
-        values = np.asarray(values, float).ravel()
+        values = real_array("values", values).ravel()
         self.instances += values.size
         self.values.extend(values.tolist())
 
@@ -333,8 +288,9 @@ class Mean(Tally):
         level = self.at_least if self.at_least is not None else self.at_most
         if not self.instances:
             return self._part(Verdict.NOT_APPLICABLE, form="mean", worst=None, limit=level, tightness=None)
-        mean = float(np.mean(self.values))
-        error = float(np.std(self.values, ddof=1) / np.sqrt(self.instances)) if self.instances > 1 else np.inf
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite values have no mean: NaN fails
+            mean = float(np.mean(self.values))
+            error = float(np.std(self.values, ddof=1) / np.sqrt(self.instances)) if self.instances > 1 else np.inf
         low, high = mean - SIGMAS * error, mean + SIGMAS * error
         return self._part(
             _by_interval(low, high, self.at_least, self.at_most),
@@ -352,7 +308,8 @@ def _by_interval(low: float, high: float, at_least: float | None, at_most: float
     elif at_most is not None and at_least is None:
         wrong, right = low > at_most, high <= at_most
     else:
-        raise ValueError("one of at_least and at_most")
+        given = f"`at_least` is {at_least} and `at_most` is {at_most}"
+        raise InputError(message(f"{given}; wanted a number for one of them.", "at_least=0.5"))
     if wrong or np.isnan(low):
         return Verdict.FAILS
     return Verdict.HOLDS if right else Verdict.TOO_FEW
@@ -384,8 +341,3 @@ def least(*slacks: Mapping[str, float]) -> dict[str, float]:
         for name, value in slack.items():
             merged[name] = min(merged.get(name, np.inf), float(value))
     return merged
-
-
-def _number(value: Any) -> float | None:
-    """A number that JSON may have told as text."""
-    return None if value is None else float(value)

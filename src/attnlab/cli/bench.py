@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from attnlab.cli.show import print_rows, progress
+from attnlab.cli.show import print_json, print_rows, progress
 from attnlab.errors import AttnlabError
 
 
@@ -28,6 +27,11 @@ class Bench:
     """One of the benchmarks: training, the max-margin solver, or the tangent kernel."""
 
     def run(self) -> int:
+        from attnlab.data.writing import check_writable, make_folder, write_json
+
+        if self.out is not None:
+            make_folder(self.out.parent)
+            check_writable(self.out)
         results = {}
         for name in ("descent", "margin", "kernel"):
             if self.only not in (None, name):
@@ -39,10 +43,9 @@ class Bench:
                 for title, rows in module.tables(results[name]).items():
                     print_rows(rows, title)
         if self.out is not None:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps(results, indent=2) + "\n")
+            write_json(self.out, results)
         if self.json:
-            print(json.dumps(results))
+            print_json(results)
         return 0
 
 

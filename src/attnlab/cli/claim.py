@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from attnlab import __version__
-from attnlab.cli.show import compile_cache, one_blas_thread, print_rows, progress, say
+from attnlab.cli.show import compile_cache, one_blas_thread, print_json, print_rows, print_text, progress, say
 
 if TYPE_CHECKING:
     from attnlab.claims import Claim
@@ -42,12 +41,15 @@ class Claims:
     def run(self) -> int:
         one_blas_thread()
         from attnlab.claims import check
+        from attnlab.data.writing import make_folder
         from attnlab.store import Store
 
         wanted = self._wanted()
         if self.list:
             self._print_list(wanted)
             return 0
+        if self.out is not None:
+            make_folder(self.out)
         compile_cache()
         with progress("claims") as show:
             results = check(wanted, self.scale, store=Store(), fresh=self.fresh, jobs=self.jobs, on_part=show)
@@ -56,11 +58,11 @@ class Claims:
         if self.out is not None:
             self._write(self.out, facts)
         if self.json:
-            print(json.dumps(facts))
+            print_json(facts)
         elif self.explain:
             from attnlab.claims.explain import explained
 
-            print("\n\n".join(explained(fact) for fact in facts))
+            print_text("\n\n".join(explained(fact) for fact in facts))
         else:
             print_rows([_row(fact) for fact in facts], f"Claims at scale {self.scale}")
         for result in news:
@@ -87,7 +89,7 @@ class Claims:
 
         left = [] if self.ids else left_out(self.paper)
         if self.json:
-            print(json.dumps([one.about() for one in (*wanted, *left)]))
+            print_json([one.about() for one in (*wanted, *left)])
             return
         rows = [{"id": c.id, "claim": c.title, "on record": _with_kind(c.expected.value, c.about())} for c in wanted]
         print_rows(rows, "Claims")
@@ -98,25 +100,20 @@ class Claims:
     def _write(self, out: Path, facts: list[dict[str, Any]]) -> None:
         from attnlab.claims import left_out
         from attnlab.claims.page import claims_page
+        from attnlab.data.writing import write_json, write_text
 
         papers = {fact["paper"] for fact in facts}
         left = [] if self.ids else [one.about() for one in left_out() if one.paper in papers]
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "claims.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        (out / "claims.md").write_text(claims_page(facts, __version__, left), encoding="utf-8")
+        write_json(out / "claims.json", facts)
+        write_text(out / "claims.md", claims_page(facts, __version__, left))
         say(f"{out / 'claims.md'}, {out / 'claims.json'}")
         for fact in facts:
             if "x" in fact["example"]:
                 from attnlab.figures.style import save_figure
                 from attnlab.figures.trap import draw_trap
 
-                say(
-                    str(
-                        save_figure(
-                            draw_trap(fact["example"], f"{fact['id']}: {fact['title']}"), out / f"{fact['id']}.png"
-                        )
-                    )
-                )
+                picture = draw_trap(fact["example"], f"{fact['id']}: {fact['title']}")
+                say(str(save_figure(picture, out / f"{fact['id']}.png")))
 
 
 def claims_of_file(name: str) -> list[Claim]:
@@ -155,8 +152,22 @@ def _module_of(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise InputError(message(f"{path} cannot be run: {_with_line(error, path)}.", f"python {path}")) from error
     return module
+
+
+def _with_line(error: BaseException, path: Path) -> str:
+    """An error of the user's file, with the line of that file."""
+    import traceback
+
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    place = "" if line is None else f"line {line}: "
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{place}{type(error).__name__}: {words}".rstrip(": ")
 
 
 def _with_kind(verdict: str, fact: dict[str, Any]) -> str:
@@ -165,12 +176,12 @@ def _with_kind(verdict: str, fact: dict[str, Any]) -> str:
 
 def _row(fact: dict[str, Any]) -> dict[str, Any]:
     """What it says and, below, what was found and how much of a fault would have been noticed."""
-    from rich.markup import escape
+    from rich.text import Text
 
     found = fact["line"].removeprefix(fact["verdict"]).removeprefix("; ")
     return {
         "id": fact["id"],
         "verdict": _with_kind(fact["verdict"], fact) + ("" if fact["as_expected"] else " (!)"),
-        "statement, and what was found": f"{escape(fact['title'])}\n[dim]{escape(found or '-')}[/dim]",
+        "statement, and what was found": Text.assemble(f"{fact['title']}\n", (found or "-", "dim")),
         "cases": fact["instances"],
     }

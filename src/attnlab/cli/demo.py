@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab import __version__
-from attnlab.cli.show import compile_cache, print_rows, progress, say
+from attnlab.cli.show import compile_cache, print_json, print_rows, progress, say
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,20 @@ class Demo:
         began = time.perf_counter()
         compile_cache()
         from attnlab.data.files import write_npz
+        from attnlab.data.writing import make_folder, write_json
         from attnlab.figures.demo import demo_data, demo_table, draw_demo
 
+        make_folder(self.out)
         with progress("demo") as show:
             data = demo_data(self.seed, on_part=show)
-        self.out.mkdir(parents=True, exist_ok=True)
         picture = draw_demo(data, self.out / "demo.png")
         rows = demo_table(data)
         seconds = time.perf_counter() - began
         result = {"seed": self.seed, "seconds": seconds, "rows": rows, "version": __version__}
         write_npz(self.out / "demo.npz", data, {"seed": self.seed})
-        (self.out / "demo.json").write_text(json.dumps(result, indent=2) + "\n")
+        write_json(self.out / "demo.json", result)
         if self.json:
-            print(json.dumps(result))
+            print_json(result)
         else:
             print_rows(rows, f"Normalized gradient descent, step 0.1, 2000 steps, seed {self.seed}")
         say(f"figure  {picture}\nnumbers {self.out / 'demo.json'} (arrays in demo.npz)\nin {seconds:.1f} s")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.cli.show import print_rows
+from attnlab.cli.show import print_json, print_rows
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Doctor:
 
         report = examine(Store(self.out))
         if self.json:
-            print(json.dumps(report.to_dict()))
+            print_json(report.to_dict())
         else:
             rows = [{"check": c.name, "value": c.value, "": "ok" if c.ok else "FAILED"} for c in report.checks]
             print_rows(rows, "attnlab doctor")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from attnlab.cli.show import compile_cache, one_blas_thread, print_rows, progress, say
+from attnlab.cli.show import compile_cache, one_blas_thread, print_json, print_rows, progress, say
+
+if TYPE_CHECKING:
+    from attnlab.figures.figure import Made
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Figures:
 
     def run(self) -> int:
         one_blas_thread()
+        from attnlab.data.writing import make_folder
         from attnlab.figures import figures, find, make
         from attnlab.store import Store
 
@@ -44,16 +47,16 @@ class Figures:
             wanted = [figure for figure in wanted if figure.paper == self.paper]
         if self.list:
             if self.json:
-                print(json.dumps([figure.about() for figure in wanted]))
+                print_json([figure.about() for figure in wanted])
             else:
-                from rich.markup import escape  # a status may name an extra, as attnlab[digits]
-
-                print_rows([{"id": f.id, "figure": f.title, "status": escape(f.status)} for f in wanted], "Figures")
+                print_rows([{"id": f.id, "figure": f.title, "status": f.status} for f in wanted], "Figures")
             return 0
         if not self.ids:  # of all, those that can be made; one asked for by name is refused with the reason
             for figure in (f for f in wanted if f.status != "ready"):
                 say(f"{figure.id}  left out: {figure.status}")
             wanted = [figure for figure in wanted if figure.status == "ready"]
+        if all(figure.status == "ready" for figure in wanted):  # else the first that is not is refused, by `make`
+            make_folder(self.out)
         compile_cache()
         results = []
         for figure in wanted:
@@ -61,12 +64,17 @@ class Figures:
                 results.append(make(figure, self.scale, out=self.out, store=Store(), fresh=self.fresh, on_part=show))
             say(f"{figure.id}  {results[-1].files[0]}  ({results[-1].seconds:.1f} s)")
         if self.json:
-            print(json.dumps([made.to_json() for made in results]))
+            print_json([made.to_json() for made in results])
         else:
-            rows = [
-                {"id": m.figure.id, "figure": m.figure.title, "verdict": m.finding.verdict.value,
-                 "seen": m.finding.seen, "s": f"{m.seconds:.1f}"}
-                for m in results
-            ]  # fmt: skip
-            print_rows(rows, f"Figures at scale {self.scale}, in {self.out}")
+            print_rows([_row(made) for made in results], f"Figures at scale {self.scale}, in {self.out}")
         return 1 if any(m.finding.verdict.value == "fails" for m in results) else 0
+
+
+def _row(made: Made) -> dict[str, Any]:
+    return {
+        "id": made.figure.id,
+        "figure": made.figure.title,
+        "verdict": made.finding.verdict.value,
+        "seen": made.finding.seen,
+        "s": f"{made.seconds:.1f}",
+    }

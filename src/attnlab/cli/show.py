@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
+from attnlab.cli.ending import say as say, to_nowhere
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
+WIDTH, LEAST_WIDTH = 100, 40  # columns of a table that goes to a file or a pipe, unless COLUMNS says otherwise
+
+
+def print_text(text: str) -> None:
+    """Text to stdout. A reader who has gone, as with `| head`, does not end the command: files are still written."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        to_nowhere(sys.stdout)
+
+
+def print_json(content: Any) -> None:
+    print_text(json.dumps(content))
 
 
 def print_rows(rows: list[dict[str, Any]], title: str) -> None:
-    """A table of equal-keyed rows: one line per row, or one column per row where the names are long."""
-    from rich.console import Console
-    from rich.table import Table
+    """A table of equal-keyed rows: one line per row, or one column per row where the names are long.
 
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    Cells are numbers, words, or `rich.text.Text` with a style.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
     if not rows:
-        console.print(f"{title}: none")
+        console.print(Text(f"{title}: none"))
         return
     names = list(rows[0])
     wide = sum(max(len(n), 8) + 3 for n in names) > console.width
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="")
+    table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="")
     if wide:  # turned on its side
         heads = [" ".join(str(row[n]) for n in names[:2]) for row in rows]
         for head in ("", *heads):
-            table.add_column(head, justify="left" if not head else "right")
+            table.add_column(Text(head), justify="left" if not head else "right")
         for name in names[2:]:
-            table.add_row(name, *(number_text(row[name]) for row in rows))
+            table.add_row(Text(name), *(_cell(row[name]) for row in rows))
     else:
         for name in names:
-            table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
+            table.add_column(Text(name), justify="right" if isinstance(rows[0][name], int | float) else "left")
         for row in rows:
-            table.add_row(*(number_text(row[n]) for n in names))
+            table.add_row(*(_cell(row[n]) for n in names))
     console.print(table)
 
 
@@ -42,23 +58,11 @@ def number_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@contextmanager
-def progress(name: str) -> Any:
-    """A bar on stderr that takes (done, total, what is going on)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+def progress(name: str) -> AbstractContextManager[Any]:
+    """Signs of life on stderr; gives a function of (done, total or None, what is going on)."""
+    from attnlab.cli.life import bar, heartbeat
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+    return bar(name) if sys.stderr.isatty() else heartbeat(name)
 
 
 def one_blas_thread() -> None:
@@ -69,14 +73,45 @@ def one_blas_thread() -> None:
 
 def compile_cache() -> None:
     """Keep compiled programs between commands. Only here: a library does not change its user's JAX settings."""
+    import warnings
+
     import jax
 
     from attnlab.store import Store
+    from attnlab.store.compiled import compiled_folder, drop_broken
 
-    folder = Store().path / "compiled"
+    store = Store()
+    folder = compiled_folder(store)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # no cache is a slower start, not an error
+    if not os.access(folder, os.W_OK):
+        return
+    drop_broken(store)
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    class Patient(Console):
+        def on_broken_pipe(self) -> None:
+            """As `print_text`; rich itself would end the program."""
+            self.quiet = True
+            to_nowhere(sys.stdout)
+
+    return Patient() if sys.stdout.isatty() else Patient(width=_width(), height=25)
+
+
+def _width() -> int:
+    given = os.environ.get("COLUMNS", "")
+    return max(int(given), LEAST_WIDTH) if given.isascii() and given.isdigit() else WIDTH
+
+
+def _cell(value: Any) -> Any:
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else Text(number_text(value))

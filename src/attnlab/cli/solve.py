@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from attnlab.cli.show import print_rows, say
+from attnlab.cli.ending import OUT_OF_TIME
+from attnlab.cli.show import print_json, print_rows, progress, say
+
+SHOWN = 30  # queries in the table; JSON has all
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -30,147 +35,202 @@ class Solve:
     mask: str | None = None
     """What each query sees: causal, an npy file of booleans, or rows of 0 and 1 as 1110,1011 (default: `mask` in the
     file, else everything)."""
+    time_limit: float | None = None
+    """Seconds after which to end with what is known by then, and exit code 3."""
     out: Path | None = None
     """Where W and the certificate go (default: FILE with -margin.npz)."""
     json: bool = False
     """Print the result as JSON."""
 
     def run(self) -> int:
-        import numpy as np
-
-        from attnlab.data import optimal_tokens
+        from attnlab.checks import number
+        from attnlab.cli.limit import finished_within
         from attnlab.data.files import write_npz
-        from attnlab.svm import solve_generalized, solve_margin
-        from attnlab.svm.norms import ENTRYWISE_L1, SPECTRAL
-        from attnlab.theory import is_locally_optimal
 
-        tokens = self._tokens()
-        best = None if tokens.v is None else optimal_tokens(tokens, return_ties=True)
-        chosen, kept = self._selection(tokens, best)
-        norm: Any = {"spectral": SPECTRAL, "l1": ENTRYWISE_L1}.get(self.norm, self.norm)
-        if kept is not None:
-            solution, local = solve_generalized(tokens, kept, norm=norm, throw=False), None
+        if self.time_limit is not None:
+            number("--time-limit", self.time_limit, above=0)
+        work = _Work(self)
+        with progress("solve") as show:
+            in_time = finished_within(self.time_limit, lambda: work.do(lambda what: show(0, None, what)))
+        out = None
+        if work.solution is not None:
+            out = write_npz(work.out, work.arrays(), work.facts())
+        if not in_time:
+            found = "W was found; the rest was not" if out else "no W was found"
+            say(f"time is up: {found} in {self.time_limit:g} seconds")
+        if self.json:
+            print_json(work.facts() | {"queries": work.per_query(), "out": None if out is None else str(out)})
+        elif work.tokens is not None:
+            self._print(work)
+        say(f"W and the certificate: {out}" if out else "no file was written")
+        if not in_time or work.solution is None:
+            return OUT_OF_TIME
+        return 0 if work.solution.feasible else 1
+
+    def _print(self, work: _Work) -> None:
+        hidden = ("support", "selected", "status", "file")
+        shown = {name: fact for name, fact in work.facts().items() if name not in hidden and fact is not None}
+        rows = [{"": name.replace("_", " "), "value": fact} for name, fact in shown.items()]
+        print_rows(rows, f"{work.tokens} from {self.file}")
+        queries = work.per_query()
+        if queries:
+            count = f"; {SHOWN} of {len(queries)}, --json has all" if len(queries) > SHOWN else ""
+            print_rows(queries[:SHOWN], f"Tokens per query (values: lead of the selected token{count})")
+
+
+class _Work:
+    """All that is found out about a file of tokens, as far as it has come."""
+
+    def __init__(self, asked: Solve) -> None:
+        self.asked = asked
+        self.out = asked.out or asked.file.with_name(asked.file.stem + "-margin.npz")
+        self.tokens: Any = None
+        self.best: Any = None  # (tokens of best score, how many share it)
+        self.chosen: Any = None
+        self.kept: Any = None
+        self.solution: Any = None
+        self.local: bool | None = None
+
+    def do(self, tell: Tell) -> None:
+        """Everything, in order."""
+        tell(f"reading {self.asked.file}")
+        tokens, in_file = self._read()
+        self._check_out()
+        tell("choosing tokens")
+        self.best = self._best(tokens, needed=self.asked.selected is None and in_file is None)
+        self.chosen, self.kept = self._selection(tokens, in_file)
+        self.tokens = tokens
+        tell(f"solving: {self.chosen.size} queries of {tokens.T} tokens, d = {tokens.d}, {self.asked.norm} norm")
+        self.solution = self._solved()
+        if self.best is not None and self.kept is None:
+            from attnlab.theory import is_locally_optimal
+
+            tell("asking whether the tokens are locally optimal")
+            self.local = bool(is_locally_optimal(tokens, self.chosen, solution=self.solution))
+
+    def facts(self) -> dict[str, Any]:
+        """What is known, as JSON."""
+        best, chosen = self.best, self.chosen
+        is_best = None if best is None or chosen is None or self.kept is not None else bool((chosen == best[0]).all())
+        if self.solution is None:
+            known: dict[str, Any] = {
+                "status": "out_of_time",
+                "message": f"Not solved in {self.asked.time_limit:g} seconds.",
+                "norm": self.asked.norm,
+                "selected": None if chosen is None else chosen.tolist(),
+            }
         else:
-            solution = solve_margin(tokens, chosen, norm=norm, throw=False)
-            local = is_locally_optimal(tokens, chosen, solution=solution) if best is not None else None
-        result = solution.summary() | {
-            "file": str(self.file),
-            "locally_optimal": None if local is None else bool(local),
-            "optimal": None if best is None or kept is not None else bool((chosen == best[0]).all()),
+            known = self.solution.summary()
+        return known | {
+            "file": str(self.asked.file),
+            "locally_optimal": self.local,
+            "optimal": is_best,
             "tied_best_scores": None if best is None else int((best[1] > 1).sum()),
         }
-        out = self.out or self.file.with_name(self.file.stem + "-margin.npz")
-        arrays = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values, "selected": chosen}
-        arrays |= {} if kept is None else {"kept": kept}
+
+    def arrays(self) -> dict[str, Any]:
+        """W and its certificate."""
+        solution = self.solution
+        found = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values}
+        found["selected"] = self.chosen
+        if self.kept is not None:
+            found["kept"] = self.kept
         if solution.farkas is not None:
-            arrays["farkas"] = solution.farkas
-        write_npz(out, arrays, result)
-        if self.json:
-            print(json.dumps({**result, "out": str(out)}))
-        else:
-            shown = {
-                k: v for k, v in result.items() if k not in ("support", "selected", "status", "file") and v is not None
-            }
-            print_rows([{"": k.replace("_", " "), "value": v} for k, v in shown.items()], f"{tokens} from {self.file}")
-            if solution.feasible and solution.support is not None:
-                print_rows(
-                    _per_query(np, chosen, kept, best, solution),
-                    "Tokens per query (values: lead of the selected token)",
-                )
-        say(f"W and the certificate: {out}")
-        return 0 if solution.feasible else 1
+            found["farkas"] = solution.farkas
+        return found
 
-    def _tokens(self) -> Any:
-        """The tokens of the file, under the mask that was asked for."""
-        from attnlab.data import Tokens
-        from attnlab.errors import InputError, message
-
-        tokens = Tokens.load(self.file)
-        if tokens.trials is not None:
-            raise InputError(message(f"`{self.file}` holds {tokens.trials} trials; wanted one data set.",
-                                     "in Python: al.solve_margins(tokens, selected)"))  # fmt: skip
-        if self.mask is None:
-            return tokens
-        mask = self.mask if self.mask == "causal" else _mask_array(self.mask)
-        return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=mask, info=tokens.info)
-
-    def _selection(self, tokens: Any, best: Any) -> tuple[Any, Any]:
-        """A token per query, and where queries keep several: which, as booleans (else None)."""
+    def per_query(self) -> list[dict[str, Any]]:
+        """For every query: which tokens hold the direction in place."""
         import numpy as np
 
+        solution = self.solution
+        if solution is None or not solution.feasible or solution.support is None:
+            return []
+        return [self._about(where) for where in np.ndindex(self.chosen.shape)]
+
+    def _about(self, where: tuple[int, ...]) -> dict[str, Any]:
+        import numpy as np
+
+        values = self.solution.values[where]
+        compared = np.isfinite(values)
+        selected = str(self.chosen[where])
+        if self.kept is not None:
+            compared &= ~self.kept[where]
+            selected = "+".join(map(str, np.flatnonzero(self.kept[where])))
+        return {
+            "query": ",".join(map(str, where)),
+            "selected": selected,
+            "best score": "" if self.best is None else int(self.best[0][where]),
+            "support tokens": ", ".join(map(str, np.flatnonzero(self.solution.support[where]))) or "none",
+            "least value": float(values[compared].min()) if compared.any() else "",
+        }
+
+    def _read(self) -> tuple[Any, Any]:
+        """The tokens of the file under the mask that was asked for, and the selection in the file, if any."""
+        from attnlab.cli.selection import mask_array
+        from attnlab.data import Tokens
         from attnlab.data.files import read_npz
         from attnlab.errors import InputError, message
 
-        if self.selected is not None:
-            sets = _token_sets(self.selected)
-            shape = tokens.y.shape if len(sets) == tokens.y.size else (len(sets),)
-            chosen = np.array([tokens_of[0] for tokens_of in sets]).reshape(shape)
-            if all(len(tokens_of) == 1 for tokens_of in sets):
-                return chosen, None
-            named = np.array([t for tokens_of in sets for t in tokens_of])
-            if shape != tokens.y.shape or named.min() < 0 or named.max() >= tokens.T:
-                raise InputError(
-                    message(f"`--selected` names {len(sets)} sets of tokens from {named.min()} to {named.max()}; "
-                            f"wanted {tokens.y.size}, of tokens 0 to {tokens.T - 1}.")
-                )  # fmt: skip
-            kept = np.zeros((len(sets), tokens.T), dtype=bool)
-            for i, tokens_of in enumerate(sets):
-                kept[i, tokens_of] = True
-            return chosen, kept.reshape(*tokens.y.shape, tokens.T)
-        arrays = read_npz(self.file, "tokens")[0]
-        if "selected" in arrays:
-            return arrays["selected"], None
-        if best is not None:
-            return best[0], None
-        raise InputError(message(f"`{self.file}` has no `selected`, and no `v` to tell the best tokens by.",
-                                 "--selected 0,2,1,..."))  # fmt: skip
+        asked = self.asked
+        tokens = Tokens.load(asked.file)
+        if tokens.trials is not None:
+            problem = f"`{asked.file}` holds {tokens.trials} trials; wanted one data set."
+            raise InputError(message(problem, "in Python: al.solve_margins(tokens, selected)"))
+        in_file = None if asked.selected is not None else read_npz(asked.file, "tokens")[0].get("selected")
+        if asked.mask is None:
+            return tokens, in_file
+        mask = asked.mask if asked.mask == "causal" else mask_array(asked.mask)
+        return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=mask, info=tokens.info), in_file
 
+    def _best(self, tokens: Any, *, needed: bool) -> Any:
+        """Tokens of best score, and how many share it; None where there are no scores and none are needed."""
+        from attnlab.data import optimal_tokens
+        from attnlab.errors import InputError
 
-def _token_sets(text: str) -> list[list[int]]:
-    """0,2+3,1 as [[0], [2, 3], [1]]."""
-    from attnlab.errors import InputError, message
-
-    try:
-        sets = [[int(t) for t in part.split("+")] for part in text.replace(" ", ",").split(",") if part]
-    except ValueError:
-        sets = []
-    if not sets:
-        raise InputError(message(f"`--selected` is {text!r}; wanted whole numbers.", "--selected 0,2,1 or 0,2+3,1"))
-    return sets
-
-
-def _mask_array(text: str) -> Any:
-    """A mask from an npy file, or from rows of 0 and 1."""
-    import numpy as np
-
-    from attnlab.errors import InputError, message
-
-    hint = "--mask causal, --mask mask.npy or --mask 1110,1011"
-    if Path(text).suffix == ".npy":
         try:
-            return np.load(text, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(message(f"`--mask` names {text}, which cannot be read ({error}).", hint)) from None
-    rows = [part for part in text.replace(" ", ",").split(",") if part]
-    if not rows or set(text) - set("01, ") or len({len(row) for row in rows}) > 1:
-        raise InputError(message(f"`--mask` is {text!r}; wanted rows of 0 and 1, all as long as a sequence.", hint))
-    mask = np.array([[char == "1" for char in row] for row in rows])
-    return mask[0] if len(mask) == 1 else mask
+            return None if tokens.v is None else optimal_tokens(tokens, return_ties=True)
+        except InputError:  # scores beyond the largest number
+            if needed:
+                raise
+            return None
 
+    def _check_out(self) -> None:
+        """Refuse now, not after minutes of solving, what could not be written or would write over the tokens."""
+        from attnlab.data.files import npz_path
+        from attnlab.data.writing import check_writable
+        from attnlab.errors import InputError, message
 
-def _per_query(np: Any, chosen: Any, kept: Any, best: Any, solution: Any) -> list[dict[str, Any]]:
-    """At most 30 rows: which tokens hold the direction in place."""
-    rows = []
-    for where in list(np.ndindex(chosen.shape))[:30]:
-        support = np.flatnonzero(solution.support[where])
-        compared = np.isfinite(solution.values[where]) & (True if kept is None else ~kept[where])
-        rows.append(
-            {
-                "query": ",".join(map(str, where)),
-                "selected": str(chosen[where]) if kept is None else "+".join(map(str, np.flatnonzero(kept[where]))),
-                "best score": "" if best is None else int(best[0][where]),
-                "support tokens": ", ".join(map(str, support)) or "none",
-                "least value": float(solution.values[where][compared].min()) if compared.any() else "",
-            }
-        )
-    return rows
+        if self.out.is_dir():
+            raise InputError(
+                message(f"`--out` is {self.out}, a folder; wanted a file.", f"--out {self.out}/margin.npz")
+            )
+        out = npz_path(self.out)
+        check_writable(out)
+        if out.exists() and os.path.samefile(out, self.asked.file):
+            raise InputError(message(f"`--out` is {out}, the file of the tokens.", "--out margin.npz"))
+
+    def _selection(self, tokens: Any, in_file: Any) -> tuple[Any, Any]:
+        """A token per query, and where queries keep several: which, as booleans (else None)."""
+        from attnlab.cli.selection import chosen_and_kept, token_sets
+        from attnlab.errors import InputError, message
+        from attnlab.svm.rows import check_selected
+
+        if self.asked.selected is not None:
+            chosen, kept = chosen_and_kept(token_sets(self.asked.selected), tokens)
+            return (chosen if kept is not None else check_selected(tokens, chosen)), kept
+        if in_file is not None:
+            return check_selected(tokens, in_file), None
+        if self.best is not None:
+            return self.best[0], None
+        problem = f"`{self.asked.file}` has no `selected`, and no `v` to tell the best tokens by."
+        raise InputError(message(problem, "--selected 0,2,1,..."))
+
+    def _solved(self) -> Any:
+        from attnlab.svm import solve_generalized, solve_margin
+        from attnlab.svm.norms import ENTRYWISE_L1, SPECTRAL
+
+        norm: Any = {"spectral": SPECTRAL, "l1": ENTRYWISE_L1}.get(self.asked.norm, self.asked.norm)
+        if self.kept is not None:
+            return solve_generalized(self.tokens, self.kept, norm=norm, throw=False)
+        return solve_margin(self.tokens, self.chosen, norm=norm, throw=False)

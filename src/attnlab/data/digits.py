@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.data.families import _batch, _sizes
+from attnlab.checks import number, shown, whole
+from attnlab.data.families import EXTREME, _batch, room_for
 from attnlab.data.idx import digit_images
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -48,21 +49,24 @@ def digit_patches(
     `accuracy` (of the classifier on images that it has not seen), `images` and `source`. Draw order per trial:
     images, positions, noise.
     """
-    _sizes(n=n, T=T)
-    images, y = _zeros_and_ones(None if source is None else Path(source).expanduser().resolve())
+    whole("n", n)
+    whole("T", T)
+    seed = whole("seed", seed, 0)
+    images, y = _zeros_and_ones(_folder(source))
+    room_for("digit_patches", n, T, images.shape[1], trials)
     if noise is None:
         noise = SMALL_NOISE if images.shape[1] <= SMALL else LARGE_NOISE
-    if not (np.isfinite(noise) and noise >= 0):
-        raise InputError(message(f"`noise` is {noise}; wanted a finite number at least 0."))
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
+    noise = number("noise", noise, least=0, most=EXTREME)
     order = np.random.default_rng([seed, 0, 0]).permutation(len(y))
     half = len(y) // 2
     seen, unseen = order[: min(half, SEEN_AT_MOST)], order[half:]
     if n > len(unseen):
         raise InputError(message(f"`n` is {n}; there are {len(unseen)} images that the classifier has not seen."))
     v = linear_classifier(images[seen], y[seen])
-    v = v / np.abs(images[seen] @ v).mean()
+    scored = float(np.abs(images[seen] @ v).mean())
+    if not scored:
+        raise InputError(message(f"`source` {str(source)!r} has images that all look the same to a linear classifier."))
+    v = v / scored
     accuracy = float((np.sign(images[unseen] @ v) == y[unseen]).mean())
 
     def draw(rng: np.random.Generator) -> Tokens:
@@ -75,8 +79,8 @@ def digit_patches(
         return Tokens.self_attention(x, y[picked], v, info={"planted": planted, "signal_is_best": share})
 
     tokens = _batch("digit_patches", draw, seed, trials)
-    about = {"accuracy": accuracy, "images": len(y), "noise": noise,
-             "source": SCIKIT_LEARN if source is None else str(source)}  # fmt: skip
+    origin = SCIKIT_LEARN if source is None else str(source)
+    about = {"accuracy": accuracy, "images": len(y), "noise": noise, "source": origin}
     return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, info={**tokens.info, **about})
 
 
@@ -104,6 +108,15 @@ def linear_classifier(x: Array, y: Array) -> Array:
             size /= 2
         v = v - size * move
     return v
+
+
+def _folder(source: str | os.PathLike[str] | None) -> Path | None:
+    if source is None:
+        return None
+    try:
+        return Path(source).expanduser().resolve()
+    except (TypeError, ValueError, RuntimeError, OSError) as error:  # no path at all, or one that leads nowhere
+        raise InputError(message(f"`source` is {shown(source)}; wanted a folder of MNIST's files.")) from error
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from attnlab.checks import enough_memory, number, shown, whole
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
@@ -20,6 +21,14 @@ R = TypeVar("R")
 MAX_ATTEMPTS = 100_000
 # Keeps the stream of initial weights apart from that of the data drawn with the same seed.
 START_STREAM = 1
+# Lengths and deviations from one over this to this leave room for Gaussian tails, sums and quotients.
+EXTREME = 1e300
+# Within these lengths squares are ordinary numbers.
+SQUARABLE = 1e100
+# What Tokens of one trial take besides their numbers, in numbers: objects, their headers, `info`.
+OVERHEAD = 50
+# How often the tokens of a batch are in memory while it is put together; and those of one trial while drawn.
+BATCH_COPIES, DRAW_COPIES = 3, 5
 
 
 def sphere(
@@ -39,9 +48,10 @@ def sphere(
     >>> al.data.sphere(n=6, T=8, d=10, seed=0)
     Tokens(n=6, T=8, d=10, family=sphere)
     """
-    _sizes(n=n, T=T, d=d)
-    if not gap >= 0:
-        raise InputError(message(f"`gap` is {gap}; wanted a number at least 0."))
+    room_for("sphere", n, T, d, trials)
+    gap = number("gap", gap, least=0)
+    if gap >= 2:
+        raise InputError(message(f"`gap` is {gap}; scores of unit tokens, from -1 to 1, never differ by 2."))
     if gap > 0 and d == 1 and T > 1:
         raise InputError(message("`gap` > 0 with d = 1: unit tokens are +1 or -1, so scores tie.", "use d >= 2"))
 
@@ -76,6 +86,8 @@ def two_clusters(*, seed: int = 0, trials: int | None = None) -> Tokens:
     Draw order: v, x, z.
     """
 
+    room_for("two_clusters", 2, 3, 2, trials)
+
     def draw(rng: np.random.Generator) -> Tokens:
         v = _unit(rng, 2)
         x = 0.3 * rng.standard_normal((2, 3, 2)) + np.array([-1.0, 1.0])[:, None, None] * np.array([1.0, 0.0])
@@ -103,7 +115,7 @@ def orthogonal_signal(
 
     `info["planted"]` is the signal's position. Draw order: signals (QR of a d x 2 Gaussian), y, position, noise.
     """
-    _sizes(n=n, T=T, d=d)
+    room_for("orthogonal_signal", n, T, d, trials)
     if d < 2:
         raise InputError(message(f"`d` is {d}; two orthogonal signals need d >= 2."))
     draw = partial(_signal_set, n=n, T=T, d=d, signal=signal, noise=noise, signal_noise=signal_noise, directions=2)
@@ -125,7 +137,7 @@ def antipodal_signal(
 
     Draw order as there; mu+ is the first column of the QR factor.
     """
-    _sizes(n=n, T=T, d=d)
+    room_for("antipodal_signal", n, T, d, trials)
     draw = partial(_signal_set, n=n, T=T, d=d, signal=signal, noise=noise, signal_noise=signal_noise, directions=1)
     return _batch("antipodal_signal", draw, seed, trials)
 
@@ -141,15 +153,14 @@ def _signal_set(
     signal_noise: float,
     directions: int,
 ) -> Tokens:
-    if not signal > 0:
-        raise InputError(message(f"`signal` is {signal}; wanted a positive norm."))
-    for name, value in (("noise", noise), ("signal_noise", signal_noise)):
-        if not np.isfinite(value):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number."))
+    signal = number("signal", signal, least=1 / EXTREME, most=EXTREME)
+    noise = number("noise", noise, least=-EXTREME, most=EXTREME)
+    signal_noise = number("signal_noise", signal_noise, least=-EXTREME, most=EXTREME)
     # Always two Gaussians, so that both families draw the same numbers from the same seed.
     basis = np.linalg.qr(rng.standard_normal((d, 2)))[0].T[:directions]  # orthonormal rows
     plus, minus = signal * basis[0], signal * (basis[1] if directions == 2 else -basis[0])
-    v = (plus - minus) / signal**2 if directions == 2 else plus / signal**2
+    apart = plus - minus if directions == 2 else plus
+    v = apart / signal**2 if 1 / SQUARABLE <= signal <= SQUARABLE else apart / signal / signal
     y = _signs(rng, n)
     planted = rng.integers(0, T, n)
     white = rng.standard_normal((n, T, d))
@@ -176,7 +187,8 @@ def gaussian_signal(
     The planted token (`info["planted"]`) need not have the best score under v. Defaults are those of figure 3.
     Draw order: v, tokens, position.
     """
-    _sizes(n=n, T=T, d=d)
+    room_for("gaussian_signal", n, T, d, trials)
+    strength, noise = deviations(strength, noise)
 
     def draw(rng: np.random.Generator) -> Tokens:
         v = _unit(rng, d)
@@ -196,6 +208,8 @@ def two_tokens(*, trials: int | None = None) -> Tokens:
     Normalized GD moves W_11 by its step size each step, so 1 - cos(W_t, W_mm) falls as t^-2.
     """
 
+    room_for("two_tokens", 1, 2, 2, trials)
+
     def draw(_: np.random.Generator) -> Tokens:
         return Tokens.self_attention([[[1.0, 0.0], [0.0, 0.0]]], [1.0], [1.0, 0.0])
 
@@ -208,6 +222,8 @@ def bad_direction(*, trials: int | None = None) -> Tokens:
     Best tokens are the second of sequence 1 and the first of sequence 2. From W(0) = -0.1 I gradient descent still
     reaches the max-margin direction; from -0.4 I and beyond it is trapped.
     """
+
+    room_for("bad_direction", 2, 2, 2, trials)
 
     def draw(_: np.random.Generator) -> Tokens:
         x = [[[1.0, 0.2], [-1.0, -0.2]], [[-2.5, 0.5], [2.5, -0.5]]]
@@ -225,17 +241,48 @@ def _batch(family: str, draw: Callable[[np.random.Generator], Tokens], seed: int
 
 def each_trial(draw: Callable[[np.random.Generator], R], seed: int, trials: int | None, *stream: int) -> list[R]:
     """What is drawn for each trial from its own stream (seed, i, ...); one draw where there is no trial axis."""
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
-    if trials is not None and (not isinstance(trials, int | np.integer) or trials < 1):
-        raise InputError(message(f"`trials` is {trials}; wanted at least 1, or None for no trial axis."))
-    return [draw(np.random.default_rng([seed, i, *stream])) for i in range(trials or 1)]
+    seed = whole("seed", seed, 0)
+    return [draw(np.random.default_rng([seed, i, *stream])) for i in range(trial_count(trials))]
 
 
-def _sizes(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(message(f"`{name}` is {value!r}; wanted a whole number at least 1."))
+def trial_count(trials: int | None) -> int:
+    """How many data sets to draw: 1 where there is no trial axis."""
+    if trials is None:
+        return 1
+    if isinstance(trials, bool) or not isinstance(trials, int | np.integer) or trials < 1:
+        raise InputError(message(f"`trials` is {shown(trials)}; wanted at least 1, or None for no trial axis."))
+    return int(trials)
+
+
+def room_for(
+    family: str,
+    n: int,
+    T: int,
+    d: int,
+    trials: int | None,
+    *,
+    besides: Callable[[int, int, int], int] = lambda n, T, d: 0,
+    facts: Callable[[int, int, int], int] = lambda n, T, d: 0,
+) -> None:
+    """Refuse sizes that are none, or whose tokens would not fit into memory.
+
+    `besides(n, T, d)` says how many numbers are needed besides the tokens while one trial is drawn, `facts(n, T, d)`
+    how many are kept in the `info` of each.
+    """
+    n, T, d = (whole(name, size) for name, size in (("n", n), ("T", T), ("d", d)))
+    one = n * (T + 1) * d + facts(n, T, d)
+    batch = 0 if trials is None else BATCH_COPIES * trial_count(trials) * (one + OVERHEAD)
+    count = batch + DRAW_COPIES * one + besides(n, T, d)
+    sizes = {"n": n, "T": T, "d": d} | ({} if trials is None else {"trials": trials})
+    enough_memory(count, f"{family} with {', '.join(f'`{name}` = {shown(size)}' for name, size in sizes.items())}")
+
+
+def deviations(strength: float, noise: float, most: float = EXTREME) -> tuple[float, float]:
+    """`strength` and `noise`, whose product must be a float64 number too."""
+    strength, noise = number("strength", strength), number("noise", noise, least=-most, most=most)
+    if abs(strength * noise) > most:
+        raise InputError(message(f"`strength` times `noise` is {strength * noise:g}; wanted at most {most:g}."))
+    return strength, noise
 
 
 def _unit(rng: np.random.Generator, *shape: int) -> Array:

@@ -42,13 +42,26 @@ def fingerprint(value: Any, *, strict: bool = True) -> Any:
     {'step': 0.1, 'cap': {'float': 'inf'}}
     """
     if strict:
-        return _known(value, ())
+        return _told(value)
     if isinstance(value, Mapping):
         return {str(k): fingerprint(v, strict=False) for k, v in value.items()}
     try:
-        return _known(value, ())
+        return _told(value)
     except StoreError:
         return {"unknown": _name(value)}
+
+
+def _told(value: Any) -> Any:
+    """What is known of a value; a StoreError whatever the objects inside it raise when asked."""
+    try:
+        return _known(value, ())
+    except StoreError:
+        raise
+    except Exception as error:
+        first = str(error).split("\n")[0]
+        raise StoreError(
+            message(f"{_name(value)} has no fingerprint ({type(error).__name__}: {first}).", HINT)
+        ) from error
 
 
 def _known(value: Any, above: tuple[int, ...]) -> Any:

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnlab.checks import number, shown, whole
+from attnlab.data.families import deviations, each_trial, room_for
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+
+# Tokens of dimension d are about sqrt(d) deviations long.
+LARGEST_DIMENSION, LARGEST_DEVIATION = 1e300, 1e150
 
 
 def gaussian_signal_in_span(
@@ -37,11 +42,16 @@ def gaussian_signal_in_span(
     >>> gaussian_signal_in_span(n=2, d=1e12)
     Tokens(n=2, T=2, d=5, family=gaussian_signal_in_span)
     """
-    if not n * T + 1 <= d < 1e300:
-        raise InputError(message(f"`d` is {d}; {n * T} tokens in general position need at least {n * T + 1}."))
-    drawn = [_draw(np.random.default_rng([seed, i]), n, T, d, strength, noise) for i in range(trials or 1)]
+    n, T = whole("n", n), whole("T", T)
+    room_for("gaussian_signal_in_span", n, T, n * T + 1, trials, besides=lambda n, T, d: 2 * (n * T) ** 2)
+    strength, noise = deviations(strength, noise, LARGEST_DEVIATION)
+    dimension = number("d", d)
+    if not n * T + 1 <= dimension < LARGEST_DIMENSION:
+        least = f"{n * T} tokens in general position need at least {n * T + 1}"
+        raise InputError(message(f"`d` is {shown(d)}; {least}, and at most {LARGEST_DIMENSION:g}."))
+    drawn = each_trial(lambda rng: _draw(rng, n, T, dimension, strength, noise), seed, trials)
     tokens = drawn[0] if trials is None else Tokens.stack(drawn)
-    info = {"family": "gaussian_signal_in_span", "seed": seed, "dimension": float(d), **tokens.info}
+    info = {"family": "gaussian_signal_in_span", "seed": int(seed), "dimension": dimension, **tokens.info}
     return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, info=info)
 
 

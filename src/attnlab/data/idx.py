@@ -6,36 +6,57 @@ import gzip
 import zlib
 from math import prod
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
+from attnlab.checks import enough_memory
 from attnlab.errors import InputError, message
 
 UNSIGNED_BYTE = 0x08
+# An image takes a byte for a pixel in the file, and a number, twice, once it is read.
+COPIES = 2
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
-    """The numbers of an IDX file of bytes with so many axes; plain, or gzipped if its name ends in .gz."""
+    """The numbers of an IDX file of bytes with so many axes; plain, or gzipped if its name ends in .gz.
+
+    No more is read, or unpacked, than the header says.
+    """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with open_idx(path) as file:
+            return _numbers(file, path, axes)
     except OSError as error:  # gzip.BadGzipFile is one
         raise InputError(message(f"`{path}` cannot be read ({error}); wanted an IDX file.")) from error
     except (EOFError, zlib.error) as error:
         raise InputError(message(f"`{path}` is a damaged gzip file ({error}); wanted an IDX file.")) from error
-    head = 4 + 4 * axes
+
+
+def open_idx(path: Path) -> BinaryIO:
+    """The file, unpacked as it is read."""
+    return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
+
+
+def _numbers(file: BinaryIO, path: Path, axes: int) -> np.ndarray:
+    head = file.read(4 + 4 * axes)
     wanted = bytes((0, 0, UNSIGNED_BYTE, axes))
-    if content[:4] != wanted:
-        raise InputError(message(f"`{path}` begins with {content[:4].hex(' ') or 'nothing'}; wanted {wanted.hex(' ')}, "
-                                 f"an IDX file of bytes with {axes} {'axis' if axes == 1 else 'axes'}."))  # fmt: skip
-    if len(content) < head:
+    if head[:4] != wanted:
+        kind = f"an IDX file of bytes with {axes} {'axis' if axes == 1 else 'axes'}"
+        begins = head[:4].hex(" ") or "nothing"
+        raise InputError(message(f"`{path}` begins with {begins}; wanted {wanted.hex(' ')}, {kind}."))
+    if len(head) < 4 + 4 * axes:
         raise InputError(message(f"`{path}` ends within its header."))
-    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", axes, offset=4))
-    if len(content) - head != prod(shape):
-        raise InputError(message(f"`{path}` says {' x '.join(map(str, shape))} = {prod(shape)} numbers; it holds "
-                                 f"{len(content) - head}."))  # fmt: skip
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+    shape = tuple(int(size) for size in np.frombuffer(head, ">u4", axes, offset=4))
+    enough_memory(COPIES * prod(shape), f"`{path}`, which says {_times(shape)} numbers,", "a smaller file")
+    content = file.read(prod(shape) + 1)
+    if len(content) != prod(shape):
+        held = f"{len(content)}" if len(content) < prod(shape) else "more"
+        raise InputError(message(f"`{path}` says {_times(shape)} = {prod(shape)} numbers; it holds {held}."))
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def find_idx(folder: Path, names: tuple[str, ...]) -> Path:
@@ -55,6 +76,8 @@ def digit_images(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     digits = read_idx(find_idx(folder, ("train-labels-idx1-ubyte", "train-labels.idx1-ubyte")), 1)
     if len(images) != len(digits):
         raise InputError(message(f"`{folder}` has {len(images)} images and {len(digits)} labels; wanted as many."))
-    if digits.size and digits.max() > 9:
+    if not images.size:
+        raise InputError(message(f"`{folder}` has images of shape {images.shape}; wanted at least one pixel."))
+    if digits.max() > 9:
         raise InputError(message(f"`{folder}` has a label {digits.max()}; wanted digits 0 to 9."))
     return images, digits

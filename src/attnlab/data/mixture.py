@@ -9,12 +9,15 @@ from typing import Literal
 
 import numpy as np
 
-from attnlab.data.families import MAX_ATTEMPTS, _batch, _signs, _sizes
+from attnlab.checks import finite_array, instance, number, one_of, whole
+from attnlab.data.families import MAX_ATTEMPTS, _batch, _signs, room_for
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
 Noise = Literal["gauss", "bounded", "extreme"]
 NOISES: tuple[Noise, ...] = ("gauss", "bounded", "extreme")
+# Lengths from one over this to this, whose quotients and their squares are ordinary numbers.
+EXTREME = 1e50
 
 
 def tokenized_mixture(
@@ -59,21 +62,19 @@ def tokenized_mixture(
     >>> tokenized_mixture(n=20, noise="bounded", Z_mu=0.1, Z_nu=0.1).info["zeta"]
     0.1
     """
-    _sizes(n=n, T=T, d=d, patterns=patterns)
-    count = _relevant_count(sparsity, T)
+    patterns = whole("patterns", patterns)
+    room_for("tokenized_mixture", n, T, d, trials, facts=lambda n, T, d: (patterns + 2) * d + n * T)
+    count = _relevant_count(number("sparsity", sparsity, least=0, most=1), T)
     if d < patterns + 2:
         raise InputError(message(f"`d` is {d}; {patterns} + 2 orthogonal patterns need d >= {patterns + 2}."))
-    if not (signal > 0 and np.isfinite(signal)):
-        raise InputError(message(f"`signal` is {signal}; wanted a finite number above 0."))
-    if noise not in NOISES:
-        raise InputError(message(f"`noise` is {noise!r}; wanted one of {', '.join(map(repr, NOISES))}."))
-    for name, value in (("sigma", sigma), ("Z_mu", Z_mu), ("Z_nu", Z_nu)):
-        if not (value >= 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number at least 0."))
+    signal = number("signal", signal, least=1 / EXTREME, most=EXTREME)
+    one_of("noise", noise, NOISES)
+    sigma = number("sigma", sigma, least=0, most=EXTREME)
+    Z_mu = number("Z_mu", Z_mu, least=0, most=EXTREME)
+    Z_nu = number("Z_nu", Z_nu, least=0, most=EXTREME)
     if noise == "gauss" and (Z_mu or Z_nu):
         raise InputError(message("`Z_mu` and `Z_nu` bound the noise; Gaussian noise has no bound.", "noise='bounded'"))
-    if relevant not in ("random", "first"):
-        raise InputError(message(f"`relevant` is {relevant!r}; wanted 'random' or 'first'."))
+    one_of("relevant", relevant, ("random", "first"))
 
     means = signal * np.eye(patterns + 2, d)
     reach = np.full(d, Z_mu / signal)
@@ -128,12 +129,18 @@ def planted(
     `info` holds teacher_U (T, d), teacher_W (d, d), outputs F (n,), margin, attempts per sequence, and acceptance, the
     share of draws that were kept. Draw order: W*, U*, then x (rejected sequences again, in rounds).
     """
-    _sizes(n=n, T=T, d=d)
-    for name, value in (("norm_U", norm_U), ("norm_W", norm_W)):
-        if not (value > 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number above 0."))
-    if not (margin >= 0 and np.isfinite(margin)):
-        raise InputError(message(f"`margin` is {margin}; wanted a finite number at least 0."))
+    room_for(
+        "planted",
+        n,
+        T,
+        d,
+        trials,
+        besides=lambda n, T, d: 4 * n * T * T,  # logits and attention weights
+        facts=lambda n, T, d: d * d + T * d + 2 * n,  # the teacher, outputs and attempts
+    )
+    norm_U = number("norm_U", norm_U, least=1 / EXTREME, most=EXTREME)
+    norm_W = number("norm_W", norm_W, least=1 / EXTREME, most=EXTREME)
+    margin = number("margin", margin, least=0)
     given = None if teacher is None else iter(_teachers(teacher, T, d, trials))
 
     def draw(rng: np.random.Generator) -> Tokens:
@@ -146,10 +153,9 @@ def planted(
         attempts = np.ones(n, dtype=int)
         while (short := np.flatnonzero(~(np.abs(outputs) > margin))).size:
             if attempts.max() >= MAX_ATTEMPTS or attempts.sum() >= 1_000 * max(n, 100):
-                raise InputError(
-                    message(f"`margin` = {margin} is met by too few draws ({n - short.size} of {n} sequences after "
-                            f"{attempts.sum()}).", "lower `margin` or raise `norm_U`")
-                )  # fmt: skip
+                met = f"{n - short.size} of {n} sequences after {attempts.sum()}"
+                problem = f"`margin` = {margin} is met by too few draws ({met})."
+                raise InputError(message(problem, "lower `margin` or raise `norm_U`"))
             x[short] = rng.standard_normal((short.size, T, d))
             outputs[short] = head_output(x[short], U, W)
             attempts[short] += 1
@@ -180,24 +186,28 @@ def _relevant_count(sparsity: float, T: int) -> int:
     """zeta T, which must be whole."""
     count = round(sparsity * T) if np.isfinite(sparsity) else 0
     if not 1 <= count < T or abs(sparsity * T - count) > 1e-9 * T:
-        raise InputError(
-            message(f"`sparsity` is {sparsity}; with T = {T} wanted a whole number of relevant tokens, 1 to {T - 1}.",
-                    f"sparsity = k / {T}")
-        )  # fmt: skip
+        wanted = f"with T = {T} wanted a whole number of relevant tokens, 1 to {T - 1}"
+        raise InputError(message(f"`sparsity` is {sparsity}; {wanted}.", f"sparsity = k / {T}"))
     return count
 
 
 def _teachers(tokens: Tokens, T: int, d: int, trials: int | None) -> list[tuple[Array, Array]]:
     """U* and W* of each trial."""
-    if "teacher_U" not in tokens.info:
+    instance("teacher", tokens, Tokens, "al.Tokens that `planted` drew", "teacher=planted(...)")
+    if "teacher_U" not in tokens.info or "teacher_W" not in tokens.info:
         raise InputError(message("`teacher` has no planted teacher in its `info`.", "teacher=planted(...)"))
     if (tokens.T, tokens.d, tokens.trials) != (T, d, trials):
-        raise InputError(
-            message(f"`teacher` has T = {tokens.T}, d = {tokens.d}, trials = {tokens.trials}; wanted T = {T}, d = {d}, "
-                    f"trials = {trials}.")
-        )  # fmt: skip
+        has = f"T = {tokens.T}, d = {tokens.d}, trials = {tokens.trials}"
+        raise InputError(message(f"`teacher` has {has}; wanted T = {T}, d = {d}, trials = {trials}."))
     every = [tokens] if trials is None else [tokens[i] for i in range(trials)]
-    return [(np.asarray(t.info["teacher_U"]), np.asarray(t.info["teacher_W"])) for t in every]
+    return [(_teacher(t, "teacher_U", (T, d)), _teacher(t, "teacher_W", (d, d))) for t in every]
+
+
+def _teacher(tokens: Tokens, name: str, shape: tuple[int, int]) -> Array:
+    weights = finite_array(f"teacher.info[{name!r}]", tokens.info[name])
+    if weights.shape != shape:
+        raise InputError(message(f"`teacher.info[{name!r}]` has shape {weights.shape}; wanted {shape}."))
+    return weights
 
 
 def _with_facts(tokens: Tokens, facts: dict[str, object]) -> Tokens:

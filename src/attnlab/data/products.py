@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.data.scale import is_ordinary, lengths, to_one
 from attnlab.data.tokens import Array, Tokens
+from attnlab.errors import InputError, message
+
+# Relative to the longest vector, the length from which products of two are float64 numbers.
+SHORTEST = 1e-140
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,7 @@ def orthogonality_ratios(tokens: Tokens, best: ArrayLike, factor: float) -> Orth
     """
     n, T = tokens.n, tokens.T
     best = np.asarray(best)
-    rows = tokens.x.reshape(n * T, tokens.d)
+    rows = _in_reach("x", tokens.x.reshape(n * T, tokens.d), tokens.visible.reshape(-1))
     gram = rows @ rows.T
     size = np.abs(gram)
     sample = np.repeat(np.arange(n), T)
@@ -104,8 +109,22 @@ def _ratios(left: Array, right: Array, factor: float, where: NDArray[np.bool_]) 
     above, below = np.broadcast_arrays(left, right)
     above, below = above[where], below[where]
     decided = np.where(above >= 0, np.inf, -np.inf)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         return np.divide(above / factor, below, out=decided, where=below > 0)
+
+
+def _in_reach(name: str, rows: Array, used: NDArray[np.bool_]) -> Array:
+    """The rows, all times one power of two, so that products are float64 numbers; ratios of them do not change."""
+    if is_ordinary(rows):
+        return rows
+    seen = np.where(used[:, None], rows, 0.0)
+    scaled = to_one(seen)[0]
+    sizes = lengths(scaled)
+    if ((sizes > 0) & (sizes < SHORTEST)).any():
+        shortest, longest = lengths(seen)[sizes > 0].min(), np.abs(seen).max()
+        given = f"`tokens.{name}` has vectors of lengths from {shortest:.1e} to {longest:.1e}"
+        raise InputError(message(f"{given}; products of the shortest are beyond float64, beside those of the longest."))
+    return scaled
 
 
 def _line_2(
@@ -125,7 +144,8 @@ def _line_2(
 
 def _queries(tokens: Tokens, best: NDArray[np.intp], factor: float) -> float:
     z, y = tokens.z, tokens.y
-    products = z @ z.T
+    scaled = _in_reach("z", z, np.ones(len(y), dtype=bool))
+    products = scaled @ scaled.T
     is_best = (z == np.take_along_axis(tokens.x, best[:, None, None], axis=1)[:, 0]).all(-1)
     alike = is_best[:, None] & is_best & (y[:, None] == y)
     asked = ~alike & ~np.eye(len(y), dtype=bool)

@@ -9,12 +9,17 @@ from typing import Any, Literal, Protocol, overload, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.checks import instance, real_array, shown
+from attnlab.data.scale import dot
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, TiedScoresWarning, message
 
 # Scores closer than this, relative to the largest score of the sequence, are the same score: a dot product in
 # float64 does not tell them apart.
 TIE = 1e-12
+# Below this size products that underflow may be what tells one score from another.
+FAINT = 1e-280
+LEAST_EXPONENT = -(2**30)
 
 
 @runtime_checkable
@@ -41,20 +46,65 @@ def scores(tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None)
     >>> al.scores(al.data.two_tokens())
     array([[1., 0.]])
     """
-    if isinstance(head, TokenHead):
-        values = np.asarray(head.token_values(tokens), dtype=np.float64)
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    values = _linear(tokens) if head is None else _by_head(head, tokens)
+    return tokens.y[..., None] * (values if tokens.K is None else values[..., None, :])
+
+
+def comparable_scores(tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None) -> tuple[Array, Any]:
+    """Scores `gamma 2^e`, as gamma and e, where e is 0 unless a query has scores that are too faint to be compared.
+
+    Tokens of size 1e-200 and a head of that size have scores that float64 takes for 0; scaled, query by query, they
+    are told apart. e has the layout of the labels, with an axis of length 1 behind; or is the number 0.
+    """
+    gamma, visible = scores(tokens, head), tokens.visible
+    if head is not None or (np.where(visible, np.abs(gamma), 0.0).max(-1) > FAINT).all():
+        return gamma, 0
+    mantissas, exponents = dot(tokens.x, _of_rows(tokens.v))  # (..., n, T)
+    if tokens.K is not None:
+        mantissas, exponents = (np.broadcast_to(a[..., None, :], gamma.shape) for a in (mantissas, exponents))
+    counts = visible & (mantissas != 0)
+    top = np.where(counts, exponents, LEAST_EXPONENT).max(-1, keepdims=True)
+    top = np.where(counts.any(-1, keepdims=True), top, 0)
+    with np.errstate(over="ignore", under="ignore"):  # hidden tokens may be anything
+        return tokens.y[..., None] * np.ldexp(mantissas, exponents - top), top
+
+
+def _linear(tokens: Tokens) -> Array:
+    """v . x_it, also where single products are beyond float64 and their sum is not."""
+    if tokens.v is None:
+        raise InputError(message("These tokens have no `v`, which the linear head needs.", "pass v= or head="))
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.einsum("...ntd,...d->...nt", tokens.x, tokens.v)
+        if not np.isfinite(values).all():
+            values = np.ldexp(*dot(tokens.x, _of_rows(tokens.v)))
+    if not np.isfinite(values).all():
+        problem = "The products of `x` with `v` are beyond float64, which ends at 1.8e308"
+        sizes = f"`x` has entries up to {np.abs(tokens.x).max():.1e}, `v` up to {np.abs(tokens.v).max():.1e}"
+        raise InputError(message(f"{problem}; {sizes}.", "divide one of them; scores scale with both"))
+    return values
+
+
+def _of_rows(v: Array | None) -> Array:
+    """The head laid out as the tokens are."""
+    assert v is not None
+    return v[..., None, None, :]
+
+
+def _by_head(head: Any, tokens: Tokens) -> Array:
+    """h(x_it) for a head object or a function, finite and of the shape of the tokens."""
+    if isinstance(head, TokenHead) and not isinstance(head, type):
+        values = real_array("head.token_values(tokens)", _called(head.token_values, tokens, tokens))
+        if values.shape != tokens.x.shape[:-1]:
+            wanted = f"wanted {tokens.x.shape[:-1]}, one for each token"
+            raise InputError(message(f"`head` gives values of shape {values.shape}; {wanted}."))
     elif callable(head):
         values = _values_of_function(head, tokens)
-    elif head is not None:
-        raise InputError(message(f"`head` is {head!r}; wanted None, a head object, or a function of one token."))
     else:
-        if tokens.v is None:
-            raise InputError(message("These tokens have no `v`, which the linear head needs.", "pass v= or head="))
-        values = np.einsum("...ntd,...d->...nt", tokens.x, tokens.v)
+        raise InputError(message(f"`head` is {shown(head)}; wanted None, a head object, or a function of one token."))
     if not np.isfinite(values).all():
         raise InputError(message("`head` gives NaN or infinite values for some tokens; all must be finite."))
-    per_row = values if tokens.K is None else values[..., None, :]
-    return tokens.y[..., None] * per_row
+    return values
 
 
 def _values_of_function(head: Callable[[Any], Any], tokens: Tokens) -> Array:
@@ -62,12 +112,26 @@ def _values_of_function(head: Callable[[Any], Any], tokens: Tokens) -> Array:
 
     flat = tokens.x.reshape(-1, tokens.d)
     with jax.enable_x64(True):
-        values = np.asarray(jax.vmap(head)(flat), dtype=np.float64)
+        values = real_array("head(token)", _called(jax.vmap(head), flat, tokens))
     if values.shape != flat.shape[:1]:
         raise InputError(
             message(f"`head` maps a token of shape ({tokens.d},) to shape {values.shape[1:]}; wanted one number.")
         )
     return values.reshape(tokens.x.shape[:-1])
+
+
+def _called(head: Callable[[Any], Any], argument: Any, tokens: Tokens) -> Any:
+    """What a head of the user's gives, and what it raises in our words: most often it is NumPy on a traced array."""
+    try:
+        with np.errstate(all="ignore"):
+            return head(argument)
+    except InputError:
+        raise
+    except Exception as error:
+        traced = "Tracer" in type(error).__name__ or "Concretization" in type(error).__name__
+        hint = "use jax.numpy in it, not numpy" if traced else f"it is called with one token, of shape ({tokens.d},)"
+        first = str(error).split("\n")[0]
+        raise InputError(message(f"`head` fails: {type(error).__name__}: {first}", hint)) from error
 
 
 @overload
@@ -94,9 +158,10 @@ def optimal_tokens(
     >>> al.optimal_tokens(al.data.two_tokens())
     array([0])
     """
-    gamma = np.where(tokens.visible, scores(tokens, head), -np.inf)
+    found = comparable_scores(tokens, head)[0]
+    gamma = np.where(tokens.visible, found, -np.inf)
     best = gamma.max(-1, keepdims=True)
-    size = np.where(tokens.visible, np.abs(gamma), 0.0).max(-1, keepdims=True)
+    size = np.where(tokens.visible, np.abs(found), 0.0).max(-1, keepdims=True)
     tied = gamma >= best - TIE * size
     count, chosen = tied.sum(-1), tied.argmax(-1)
     if return_ties:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnlab.data.families import _batch, _signal_set, _sizes
+from attnlab.checks import instance, number
+from attnlab.data.families import EXTREME, _batch, _signal_set, room_for
 from attnlab.data.products import orthogonality_ratios, sufficient_dimension, sufficient_signal
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 
 # Draws of one data set after which the sizes are called out of reach.
 MAX_DRAWS = 200
+# Arrays of the size of the Gram matrix of all tokens that are in memory while the assumption is checked.
+GRAMS = 6
 
 
 def separated_signal(
@@ -47,13 +50,14 @@ def separated_signal(
     >>> separated_signal(n=4, T=3, d=16, noise=0.25, orthogonal=True)
     Tokens(n=4, T=3, d=16, family=separated_signal)
     """
-    _sizes(n=n, T=T, d=d)
+    room_for("separated_signal", n, T, d, trials, besides=lambda n, T, d: GRAMS * (n * T) ** 2)
     if n < 2 or T < 2:
         raise InputError(
-            message(f"n = {n}, T = {T}; wanted at least 2 of each: both labels, and something to tell apart.")
+            message(f"`n` is {n} and `T` is {T}; wanted at least 2 of each: both labels, and something to tell apart.")
         )
-    if not (noise > 0 and np.isfinite(noise)):
-        raise InputError(message(f"`noise` is {noise}; wanted a positive deviation."))
+    number("signal", signal, least=1 / EXTREME, most=EXTREME)
+    number("noise", noise, least=1 / EXTREME, most=EXTREME)
+    instance("orthogonal", orthogonal, bool, "True or False")
     least = n * (T - 1) + 2 if orthogonal else 3
     if d < least:
         raise InputError(message(f"`d` is {d}; noise tokens and signals need at least {least}.", f"use d >= {least}"))
@@ -71,7 +75,7 @@ def separated_signal(
                 return Tokens.self_attention(tokens.x, tokens.y, tokens.v, info=info)
         raise InputError(
             message(
-                f"Assumption 1 was not met in {MAX_DRAWS} draws at n = {n}, T = {T}, d = {d}, noise = {noise}.",
+                f"Assumption 1 was not met in {MAX_DRAWS} draws at `n` = {n}, `T` = {T}, `d` = {d}, `noise` = {noise}.",
                 f"d = {sufficient_dimension(n, T):.0f} with signal / noise >= "
                 f"{sufficient_signal(n, T, int(sufficient_dimension(n, T)), 1.0):.0f} is enough nine times in ten; "
                 "orthogonal=True meets it at any size",

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array
-from attnlab.data.families import _sizes, each_trial
+from attnlab.checks import finite_array, one_of, whole
+from attnlab.data.families import each_trial, room_for
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
-from attnlab.data.tokens import Array, Sized, Tokens, token_array
+from attnlab.data.tokens import Array, Sized, Tokens, facts_about, token_array, trials_of
 from attnlab.errors import InputError, message
 
 
@@ -45,7 +45,7 @@ class Sequences(Sized):
         for name, value in (("x", x_), ("y", y_)):
             value.flags.writeable = False
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "info", dict(info or {}))
+        object.__setattr__(self, "info", facts_about(info))
 
     @classmethod
     def of(cls, data: Any, name: str = "sequences") -> Sequences:
@@ -54,9 +54,8 @@ class Sequences(Sized):
             return data
         if isinstance(data, Tokens) and data.mask is None and data.K is None:
             return cls(x=data.x, y=data.y, info=data.info)
-        given = (
-            f"{data!r}, with a mask or labels of single queries" if isinstance(data, Tokens) else type(data).__name__
-        )
+        masked = f"{data!r}, with a mask or labels of single queries"
+        given = masked if isinstance(data, Tokens) else type(data).__name__
         raise InputError(message(f"`{name}` is {given}; wanted al.Sequences.", "al.Sequences(x=x, y=y)"))
 
     @classmethod
@@ -69,23 +68,21 @@ class Sequences(Sized):
         vectors = finite_array("x", x)
         if vectors.ndim not in (2, 3):
             raise InputError(message(f"`x` has shape {vectors.shape}; wanted vectors (n, D), or (trials, n, D)."))
-        if read not in ("embedding", "sequence"):
-            raise InputError(message(f"`read` is {read!r}; wanted 'embedding' or 'sequence'."))
+        one_of("read", read, ("embedding", "sequence"))
         return cls(x=vectors[..., None, :] if read == "embedding" else vectors[..., None], y=y)
 
-    def __getitem__(self, trial: int | slice) -> Sequences:
-        """One trial (or a slice of trials) of a batch."""
-        if self.trials is None:
-            raise InputError(message("These sequences have no trial axis to index.", "`x` has shape (n, T, d)"))
-        return Sequences(x=self.x[trial], y=self.y[trial], info=self.info)
+    def __getitem__(self, trial: int | slice | list[int]) -> Sequences:
+        """One trial of a batch, or some: a slice, or a list of numbers."""
+        which = trials_of(trial, self.trials, "sequences")
+        return Sequences(x=self.x[which], y=self.y[which], info=self.info)
 
     def repeated(self, trials: int) -> Sequences:
         """The same data in every trial: runs that differ in their random start alone."""
         if self.trials is not None:
             raise InputError(message(f"These sequences have {self.trials} trials already."))
-        if trials < 1:
-            raise InputError(message(f"`trials` is {trials}; wanted at least 1."))
-        x, y = (np.broadcast_to(a, (trials, *a.shape)) for a in (self.x, self.y))
+        count = whole("trials", trials)
+        room_for("These sequences", self.n, self.T, self.d, count)
+        x, y = (np.broadcast_to(a, (count, *a.shape)) for a in (self.x, self.y))
         return Sequences(x=x, y=y, info=self.info)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -100,9 +97,9 @@ class Sequences(Sized):
         missing = [k for k in ("x", "y") if k not in arrays]
         if missing:
             held = ", ".join(sorted(arrays)) or "nothing"
-            raise InputError(message(f"`{path}` lacks {', '.join(missing)}; it holds {held}; wanted {wanted}.",
-                                     "np.savez(path, x=x, y=y)"))  # fmt: skip
-        return cls(x=arrays["x"], y=arrays["y"], info=facts.get("info", {}))
+            problem = f"`{path}` lacks {', '.join(missing)}; it holds {held}; wanted {wanted}."
+            raise InputError(message(problem, "np.savez(path, x=x, y=y)"))
+        return cls(x=arrays["x"], y=arrays["y"], info=facts.get("info"))
 
     def digest(self) -> str:
         """A hash of the arrays: equal for equal data, whatever its history."""
@@ -135,9 +132,8 @@ def gaussian_sequences(
     >>> bool(np.allclose(np.linalg.norm(gaussian_sequences(5, 3, 4).x, axis=-1), 1.0))
     True
     """
-    _sizes(n=n, T=T, d=d)
-    if rows not in ("unit", "raw"):
-        raise InputError(message(f"`rows` is {rows!r}; wanted 'unit' or 'raw'."))
+    room_for("gaussian_sequences", n, T, d, trials)
+    one_of("rows", rows, ("unit", "raw"))
 
     def draw(rng: np.random.Generator) -> tuple[Array, Array]:
         x, y = rng.standard_normal((n, T, d)), rng.standard_normal(n)
@@ -145,4 +141,4 @@ def gaussian_sequences(
 
     drawn = each_trial(draw, seed, trials)
     x, y = (np.stack(part) if trials is not None else part[0] for part in zip(*drawn, strict=True))
-    return Sequences(x=x, y=y, info={"family": "gaussian_sequences", "rows": rows, "seed": seed})
+    return Sequences(x=x, y=y, info={"family": "gaussian_sequences", "rows": rows, "seed": int(seed)})

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.checks import enough_memory, instance, number, shown, whole
+from attnlab.data.families import EXTREME, trial_count
+from attnlab.data.scale import LOW, is_ordinary, rows_to_one
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+
+# Up to this dimension its square, the number of entries of W, is a float64 number.
+LARGEST_DIMENSION = 1e150
 
 
 def in_span(tokens: Tokens) -> tuple[Tokens, Array]:
@@ -27,8 +33,7 @@ def in_span(tokens: Tokens) -> tuple[Tokens, Array]:
     >>> small.d, basis.shape
     (7, (1000, 6))
     """
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+    instance("tokens", tokens, Tokens, "al.Tokens")
     parts = [tokens] if tokens.trials is None else [tokens[i] for i in range(tokens.trials)]
     bases = [_basis(part) for part in parts]
     rank = max(basis.shape[1] for basis in bases)
@@ -36,8 +41,8 @@ def in_span(tokens: Tokens) -> tuple[Tokens, Array]:
     basis = stacked[0] if tokens.trials is None else stacked
     padded = np.concatenate([basis, np.zeros((*basis.shape[:-1], 1))], axis=-1)
     info = {**tokens.info, "dimension": tokens.d}
-    x, z = _coordinates(tokens.x, padded), _coordinates(tokens.z, padded)
-    v = None if tokens.v is None else _coordinates(tokens.v, padded)
+    x, z = _coordinates("x", tokens.x, padded), _coordinates("z", tokens.z, padded)
+    v = None if tokens.v is None else _coordinates("v", tokens.v, padded)
     return Tokens(x=x, z=z, y=tokens.y, v=v, mask=tokens.mask, info=info), basis
 
 
@@ -62,11 +67,14 @@ def gaussian_start(
     >>> gaussian_start(3, 1000, 0.1).shape
     (4, 4)
     """
-    if not 0 < rank <= dimension:
-        raise InputError(message(f"`rank` is {rank}; wanted from 1 to `dimension` = {dimension}."))
-    if not (scale >= 0 and np.isfinite(scale)):
-        raise InputError(message(f"`scale` is {scale}; wanted a finite number at least 0."))
-    starts = np.zeros((trials or 1, rank + 1, rank + 1))
+    number("dimension", dimension, least=1, most=LARGEST_DIMENSION)
+    rank = whole("rank", rank)
+    if rank > dimension:
+        raise InputError(message(f"`rank` is {rank}; wanted from 1 to `dimension` = {shown(dimension)}."))
+    scale = number("scale", scale, least=0, most=EXTREME / dimension)
+    seed, count = whole("seed", seed, 0), trial_count(trials)
+    enough_memory((count + 2) * (rank + 1) ** 2, f"gaussian_start with `rank` = {rank}, `trials` = {shown(trials)}")
+    starts = np.zeros((count, rank + 1, rank + 1))
     for i, start in enumerate(starts):
         rng = np.random.default_rng([seed, i])
         start[:rank, :rank] = scale * rng.standard_normal((rank, rank))
@@ -93,9 +101,24 @@ def spanning(vectors: Array) -> Array:
     return right[singular > 1e-15 * max(scaled.shape) * singular[0]].T
 
 
-def _coordinates(array: Array, basis: Array) -> Array:
+def _coordinates(name: str, array: Array, basis: Array) -> Array:
     """`array` (..., d) in the basis, both with a trial axis or both without."""
+    if not is_ordinary(array):
+        return _far_coordinates(name, array, basis)
     if basis.ndim == 2:
         return array @ basis
     flat = array.reshape(len(array), -1, array.shape[-1]) @ basis
     return flat.reshape(*array.shape[:-1], basis.shape[-1])
+
+
+def _far_coordinates(name: str, array: Array, basis: Array) -> Array:
+    """The same for vectors so long or short that each is taken at its own scale."""
+    scaled, exponents = rows_to_one(array)
+    # No row is then longer than sqrt(d), so that this is the ordinary way, but for entries far below the largest.
+    inside = np.where(np.abs(scaled) > LOW, scaled, 0.0)
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.ldexp(_coordinates(name, inside, basis), exponents)
+    if not np.isfinite(found).all():
+        largest = f"`tokens.{name}` has entries up to {np.abs(array).max():.1e}"
+        raise InputError(message(f"{largest}; the length of such a vector is beyond float64.", "divide by 2^10"))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import boolean_array, finite_array
+from attnlab.checks import boolean_array, finite_array, instance, shown, whole_array
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
-from attnlab.errors import InputError, message
+from attnlab.errors import InputError, NoSuchTrial, message
 
 Array = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ class Tokens(Sized):
             if value is not None:
                 value.flags.writeable = False
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "info", dict(info or {}))
+        object.__setattr__(self, "info", facts_about(info))
 
     @classmethod
     def self_attention(
@@ -116,12 +116,10 @@ class Tokens(Sized):
         """Tokens whose query is one of their own rows (`query=0`: the first), or every row (`query="all"`, K = T)."""
         x_ = token_array(x)
         T = x_.shape[-2]
-        if isinstance(query, str):
-            if query != "all":
-                raise InputError(message(f"`query` is {query!r}; wanted a row number or 'all'."))
+        if isinstance(query, str) and query == "all":
             return cls(x=x_, z=x_, y=y, v=v, mask=mask, info=info)
-        if not isinstance(query, int | np.integer):
-            raise InputError(message(f"`query` is {query!r}; wanted a row number or 'all'."))
+        if isinstance(query, bool) or not isinstance(query, int | np.integer):
+            raise InputError(message(f"`query` is {shown(query)}; wanted a row number or 'all'."))
         if not -T <= query < T:
             raise InputError(message(f"`query` is {query}; sequences of {T} tokens have rows 0 to {T - 1}."))
         return cls(x=x_, z=x_[..., query, :], y=y, v=v, mask=mask, info=info)
@@ -138,30 +136,35 @@ class Tokens(Sized):
             return self.mask
         return np.ones((*self.y.shape, self.T), dtype=bool)
 
-    def __getitem__(self, trial: int | slice) -> Tokens:
-        """One trial (or a slice of trials) of a batch."""
-        if self.trials is None:
-            raise InputError(message("These tokens have no trial axis to index.", "`x` has shape (n, T, d)"))
-        pick = {k: a[trial] for k, a in self._arrays().items()}
-        per_trial = {k: _pick_trial(v, trial, self.trials) for k, v in self.info.items()}
+    def __getitem__(self, trial: int | slice | list[int] | NDArray[np.bool_]) -> Tokens:
+        """One trial of a batch, or some: a slice, a list of numbers, or one boolean per trial."""
+        which = trials_of(trial, self.trials, "tokens")
+        pick = {k: a[which] for k, a in self._arrays().items()}
+        per_trial = {k: _pick_trial(v, which, self.x.shape[0]) for k, v in self.info.items()}
         return Tokens(**pick, info=per_trial)
 
     @classmethod
-    def stack(cls, trials: Sequence[Tokens]) -> Tokens:
+    def stack(cls, trials: Iterable[Tokens]) -> Tokens:
         """One batch from tokens of equal shapes, in order. Facts in `info` that every trial has are stacked too."""
-        if not trials:
+        try:
+            each = list(trials)
+        except Exception as error:  # not one, or one that breaks off
+            raise InputError(message(f"`trials` is {shown(trials)}; wanted a list of al.Tokens.")) from error
+        if not each:
             raise InputError(message("`trials` is empty; wanted at least one Tokens."))
-        shapes = {tuple(sorted((k, a.shape) for k, a in t._arrays().items())) for t in trials}
-        if len(shapes) > 1 or trials[0].trials is not None:
+        for place, one in enumerate(each):
+            instance(f"trials[{place}]", one, Tokens, "al.Tokens")
+        shapes = {tuple(sorted((k, a.shape) for k, a in t._arrays().items())) for t in each}
+        if len(shapes) > 1 or each[0].trials is not None:
             raise InputError(
                 message(
                     "`trials` differ in shape, or have a trial axis already.",
                     "stack unbatched Tokens of one shape",
                 )
             )
-        arrays = {k: np.stack([t._arrays()[k] for t in trials]) for k in trials[0]._arrays()}
-        shared = [k for k in trials[0].info if all(k in t.info for t in trials)]
-        return cls(**arrays, info={k: _stack_fact([t.info[k] for t in trials]) for k in shared})
+        arrays = {k: np.stack([t._arrays()[k] for t in each]) for k in each[0]._arrays()}
+        shared = [k for k in each[0].info if all(k in t.info for t in each)]
+        return cls(**arrays, info={k: _stack_fact([t.info[k] for t in each]) for k in shared})
 
     def digest(self) -> str:
         """A hash of the arrays: equal for equal data, whatever its history."""
@@ -180,12 +183,10 @@ class Tokens(Sized):
         missing = [k for k in ("x", "z", "y") if k not in arrays]
         if missing:
             names = ", ".join(sorted(arrays)) or "nothing"
-            raise InputError(
-                message(f"`{path}` lacks {', '.join(missing)}; it holds {names}; wanted {wanted}.",
-                        "np.savez(path, x=x, z=z, y=y)")
-            )  # fmt: skip
+            problem = f"`{path}` lacks {', '.join(missing)}; it holds {names}; wanted {wanted}."
+            raise InputError(message(problem, "np.savez(path, x=x, z=z, y=y)"))
         known = {k: arrays[k] for k in ("x", "z", "y", "v", "mask") if k in arrays}
-        info = {k: _as_array(v) for k, v in facts.get("info", {}).items()}
+        info = {k: _as_array(v) for k, v in facts_about(facts.get("info")).items()}
         return cls(**known, info=info)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -202,6 +203,41 @@ class Tokens(Sized):
         if "family" in self.info:
             parts.append(f"family={self.info['family']}")
         return f"Tokens({', '.join(parts)})"
+
+
+def facts_about(info: Any) -> dict[str, Any]:
+    """A copy of `info`; empty for None."""
+    given = {} if info is None else info
+    return dict(instance("info", given, Mapping, "a mapping of names to facts", "info={'seed': 0}"))
+
+
+def trials_of(trial: Any, trials: int | None, what: str) -> Any:
+    """What picks one trial of a batch, or at least one in a slice or list."""
+    if trials is None:
+        raise InputError(message(f"These {what} have no trial axis to index.", "`x` has shape (n, T, d)"))
+    wanted = f"a trial from 0 to {trials - 1}, a slice, a list of trials, or one boolean per trial"
+    if isinstance(trial, slice):
+        try:
+            some = len(range(trials)[trial])
+        except (TypeError, ValueError) as error:
+            raise InputError(message(f"`{what}[...]` is indexed by {trial!r}; wanted {wanted}.")) from error
+        if not some:
+            raise InputError(
+                message(f"`{what}[{trial.start}:{trial.stop}:{trial.step}]` has no trial; wanted {wanted}.")
+            )
+        return trial
+    numbers = _true_at(trial, trials)
+    if numbers is None:
+        numbers = whole_array(f"{what}[...]", trial, wanted)
+    if numbers.ndim > 1 or not numbers.size or numbers.min() < -trials or numbers.max() >= trials:
+        raise NoSuchTrial(message(f"`{what}[...]` is indexed by {shown(trial)}; wanted {wanted}."))
+    return numbers if numbers.ndim else int(numbers)
+
+
+def _true_at(which: Any, trials: int) -> NDArray[np.intp] | None:
+    """Where one boolean per trial is True; None for anything else."""
+    flags = isinstance(which, np.ndarray) and which.dtype == bool and which.shape == (trials,)
+    return np.flatnonzero(which) if flags else None
 
 
 def token_array(x: ArrayLike) -> Array:
@@ -287,14 +323,18 @@ def _mask(mask: ArrayLike | str, lead: tuple[int, ...], rows: tuple[int, ...], T
 
 
 def _stack_fact(values: list[Any]) -> Any:
-    if not any(isinstance(v, np.ndarray) for v in values):
-        if all(v == values[0] for v in values):
-            return values[0]
-        if not all(isinstance(v, bool | int | float | str | np.generic) for v in values):
+    """One fact for all trials: what they share, an array of what each has, or a list where neither can be."""
+    try:
+        if not any(isinstance(v, np.ndarray) for v in values):
+            if all(v == values[0] for v in values):
+                return values[0]
+            if not all(isinstance(v, bool | int | float | str | np.generic) for v in values):
+                return list(values)
+        if len({np.shape(v) for v in values}) > 1:
             return list(values)
-    if len({np.shape(v) for v in values}) > 1:
+        return np.stack([np.asarray(v) for v in values])
+    except Exception:  # objects that do not compare, or have no shape
         return list(values)
-    return np.stack([np.asarray(v) for v in values])
 
 
 def _as_array(value: Any) -> Any:
@@ -303,11 +343,11 @@ def _as_array(value: Any) -> Any:
         return value
     try:
         array = np.asarray(value)
-    except ValueError:
+    except Exception:  # a ragged list, or one of things that are no numbers
         return value
     return array if array.dtype.kind in "biuf" else value
 
 
-def _pick_trial(value: Any, trial: int | slice, trials: int) -> Any:
+def _pick_trial(value: Any, trial: Any, trials: int) -> Any:
     per_trial = isinstance(value, np.ndarray) and value.ndim > 0 and value.shape[0] == trials
     return value[trial] if per_trial else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnlab.checks import number, one_of, whole
 from attnlab.data.families import each_trial
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -16,6 +17,8 @@ SHARE = 0.05
 NOISE = 0.2
 # Redraws of a set after which something is wrong; about one in three is refused where all must be tight.
 MAX_ATTEMPTS = 1000
+# Spreads up to which products of tokens are float64 numbers.
+LARGEST_SPREAD = 1e100
 
 
 def trap(name: str = "plain", *, seed: int = 0, delta: float = 0.1) -> Tokens:
@@ -50,13 +53,11 @@ def trap(name: str = "plain", *, seed: int = 0, delta: float = 0.1) -> Tokens:
     >>> al.descend(tokens, al.ngd(0.1), steps=2000, init="zeros", record=None).selected.tolist()
     [0, 0]
     """
-    if name not in TRAPS:
-        raise InputError(message(f"`name` is {name!r}; wanted one of {', '.join(map(repr, TRAPS))}."))
-    if not (np.isfinite(delta) and delta >= 0):
-        raise InputError(message(f"`delta` is {delta!r}; wanted a number at least 0."))
+    one_of("name", name, TRAPS)
+    delta, seed = number("delta", delta, least=0, most=LARGEST_SPREAD), whole("seed", seed, 0)
     if name == "plain":
         return _plain()
-    spread = float(delta) if name == "T5" else 0.0
+    spread = delta if name == "T5" else 0.0
     (tokens,) = each_trial(lambda rng: _drawn(rng, spread, tight=name == "E17"), seed, None)
     info = {"family": "trap", "name": name, "seed": int(seed), **tokens.info}
     if name == "T5":
@@ -121,7 +122,7 @@ def _leader(rng: np.random.Generator, label: float, spread: float) -> tuple[Arra
     w is the shortest vector with D w = 1; it is the max-margin direction where its multipliers are positive, else the
     differences are drawn again.
     """
-    while True:
+    for _ in range(MAX_ATTEMPTS):
         leads = rng.uniform(0.3, 1.0) + spread * np.linspace(0.0, 1.0, T - 1)
         common = rng.standard_normal(D - 1)
         sides = 0.5 * rng.standard_normal((T - 1, D - 1))
@@ -129,6 +130,7 @@ def _leader(rng: np.random.Generator, label: float, spread: float) -> tuple[Arra
         multipliers = np.linalg.solve(differences @ differences.T, np.ones(T - 1))
         if (multipliers > 0.05 * multipliers.max()).all():
             return differences, multipliers @ differences
+    raise InputError(message(f"`delta` is {spread:g}; no such trap was found in {MAX_ATTEMPTS} draws.", "delta = 0.1"))
 
 
 def _follower(rng: np.random.Generator, label: float, spread: float, pull: Array, lead: float) -> Array:

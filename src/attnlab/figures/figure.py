@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.checks import one_of
 from attnlab.claims.claim import Verdict
+from attnlab.claims.given import truths_or_numbers
 from attnlab.claims.names import named
 from attnlab.claims.page import listed, short
 from attnlab.claims.parts import Mean, Part, Share, together
 from attnlab.claims.scale import Scale
 from attnlab.data.files import write_npz
+from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
 from attnlab.figures.style import save_figure, styled
 from attnlab.store import Store
@@ -69,7 +72,7 @@ class Check:
     @property
     def part(self) -> Part:
         """What was judged, with its verdict and its interval."""
-        seen = np.asarray(self.seen)
+        seen = truths_or_numbers("seen", self.seen)
         if seen.dtype == bool:
             level = 0.5 if self.at_least is None and self.at_most is None else self.at_least
             share = Share(self.name, at_least=level, at_most=self.at_most)
@@ -235,8 +238,8 @@ class Made:
 
 def figures(paper: str | None = None) -> list[Figure]:
     """All figures, or those of one paper, in order."""
-    if paper is not None and paper not in PAPERS:
-        raise InputError(message(f"`paper` is {paper!r}; wanted one of {', '.join(PAPERS)}."))
+    if paper is not None:
+        one_of("paper", paper, tuple(PAPERS))
     modules = [name for key, names in PAPERS.items() if paper in (None, key) for name in names]
     found = [figure for name in modules for figure in import_module(name).FIGURES]
     return sorted(found, key=lambda figure: (figure.paper, int(figure.id.split("-")[1])))
@@ -275,21 +278,26 @@ def make(
     if missing := figure.missing():
         raise InputError(message(f"{figure.id} cannot be made: {missing}.", "attnlab figure --list"))
 
+    folder = make_folder(out)
+
     def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         began = time.perf_counter()
         arrays, facts = figure.data(scale, tell)
         return arrays, {**facts, "seconds": time.perf_counter() - began}
 
-    config = {"id": figure.id, "scale": scale.value, "version": __version__,
-              "inputs": figure.inputs(), "reach": reach(figure.data)}  # fmt: skip
+    config = {
+        "id": figure.id,
+        "scale": scale.value,
+        "version": __version__,
+        "inputs": figure.inputs(),
+        "reach": reach(figure.data),
+    }
     if store is None:
         arrays, facts = computed()
     else:
         kept = store.keep("figure", config, computed, fresh=fresh)
         arrays, facts = dict(kept.arrays), dict(kept.facts)
     finding = figure.judge(arrays, facts)
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     picture = figure.draw(arrays, facts)
     names = {kind: folder / f"{figure.id}.{kind}" for kind in ("png", "pdf", "npz", "csv", "json", "md")}
     for kind in ("png", "pdf"):
@@ -297,8 +305,8 @@ def make(
     write_npz(names["npz"], dict(arrays), dict(facts))
     _write_csv(names["csv"], arrays)
     made = Made(figure, finding, facts, scale, tuple(names.values()), float(facts["seconds"]))
-    names["json"].write_text(json.dumps(made.to_json(), indent=2) + "\n", encoding="utf-8")
-    names["md"].write_text(_note(made), encoding="utf-8")
+    write_json(names["json"], made.to_json())
+    write_text(names["md"], _note(made))
     return made
 
 
@@ -309,14 +317,15 @@ def _write_csv(path: Path, arrays: Arrays) -> None:
         if array.size <= left:
             listed[name], left = array, left - array.size
     width = max((array.ndim for array in listed.values()), default=0)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["array", *(f"axis {i}" for i in range(width)), "value"])
-        for name in sorted(listed):
-            for place, value in np.ndenumerate(listed[name]):
-                writer.writerow([name, *place, *[""] * (width - len(place)), value])
-        for name in sorted(set(arrays) - set(listed)):
-            writer.writerow([name, *[""] * width, f"{arrays[name].shape}: in the npz file"])
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines)
+    writer.writerow(["array", *(f"axis {i}" for i in range(width)), "value"])
+    for name in sorted(listed):
+        for place, value in np.ndenumerate(listed[name]):
+            writer.writerow([name, *place, *[""] * (width - len(place)), value])
+    for name in sorted(set(arrays) - set(listed)):
+        writer.writerow([name, *[""] * width, f"{arrays[name].shape}: in the npz file"])
+    write_text(path, lines.getvalue())
 
 
 def _note(made: Made) -> str:

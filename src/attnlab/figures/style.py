@@ -7,6 +7,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from attnlab.data.writing import make_folder, whole_file
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -57,9 +59,10 @@ def new_figure(rows: int, columns: int, *, width: float = 7.2, height: float = 5
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write the figure in the format that the file name says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    """Write the figure in the format that the file name says; an old file is replaced once the new one is whole."""
+    make_folder(path.parent)
+    with whole_file(path) as file:
+        figure.savefig(file, format=path.suffix.removeprefix(".") or None)
     return path
 
 

@@ -20,12 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attnlab.checks import one_of
 from attnlab.data.selection import optimal_tokens, scores
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.frame import Frame
 from attnlab.models.heads import Head, Linear
 from attnlab.models.losses import Loss
+from attnlab.models.powers import Powers
 from attnlab.models.softmax import NOISE, Weights, pull_back, weights
 
 Params = dict[str, Any]  # {"W"} or {"K", "Q"}, and {"u"} when the head is trained
@@ -58,6 +60,7 @@ class Problem(NamedTuple):
     reference: Any  # (n, K) token against which the excess loss is measured
     reference_score: Any  # (n, K)
     frame: Frame | None = None  # if W is given by its coordinates in this frame
+    powers: Powers | None = None  # if powers of two were taken out of the arrays; see `attnlab.models.extremes`
 
 
 class Evaluation(NamedTuple):
@@ -82,8 +85,8 @@ class AttentionModel:
     @classmethod
     def of(cls, parameterization: str, loss: Loss, head: Head, train_head: bool = False) -> AttentionModel:
         """A model from its parts, checked."""
-        if parameterization not in ("W", "KQ"):
-            raise InputError(message(f"`parameterization` is {parameterization!r}; wanted 'W' or 'KQ'."))
+        one_of("parameterization", parameterization, ("W", "KQ"))
+        one_of("train_head", train_head, (False, True))
         linear = isinstance(head, Linear)
         if train_head and not linear:
             raise InputError(message(f"`train_head` needs the linear head; this head is {head.name!r}."))
@@ -146,13 +149,11 @@ class AttentionModel:
         (mantissa,) = to_params(to_logits)
         log_scale = dict.fromkeys(mantissa, scale)
         if self.train_head:
-            scale = _finite(jnp.max(log_slope))
+            scale = finite_scale(jnp.max(log_slope))
             slope = sign * jnp.exp(log_slope - scale)
             mantissa["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, self.outputs(problem, w.probs))
             log_scale["u"] = scale
-        normal = {name: unit_scale(mantissa[name], log_scale[name]) for name in params}
-        gradient = ScaledGradient({k: m for k, (m, _) in normal.items()}, {k: s for k, (_, s) in normal.items()})
-        return gradient, Evaluation(logits, w, margins)
+        return normalized({name: mantissa[name] for name in params}, log_scale), Evaluation(logits, w, margins)
 
     def objective(self, evaluation: Evaluation) -> Array:
         """Mean over sequences of the summed loss of their queries."""
@@ -172,13 +173,13 @@ class AttentionModel:
         n = evaluation.logits.shape[0]
         # Twins of the reference cost nothing and would hide, by their weight, the tokens that do.
         log_off = jnp.where(self._differs(problem), evaluation.weights.log_probs, -jnp.inf)
-        peak = _finite(jnp.max(log_off, axis=-1))
+        peak = finite_scale(jnp.max(log_off, axis=-1))
         off = jnp.exp(log_off - peak[..., None])
         drop = self._drop(problem, evaluation, off, peak)  # in units of e^peak
-        log_drop = peak + jnp.log(jnp.abs(drop))
+        log_drop = self._log_of_drop(problem, drop, peak)
         sign, logs = self.loss.excess(problem.reference_score, log_drop, jnp.sign(drop))
         logs = jnp.where(drop == 0, -jnp.inf, logs)
-        top = _finite(jnp.max(logs))
+        top = finite_scale(jnp.max(logs))
         total = jnp.sum(sign * jnp.exp(logs - top))
         return jnp.sign(total), top + jnp.log(jnp.abs(total)) - jnp.log(float(n))
 
@@ -191,6 +192,10 @@ class AttentionModel:
             return self.log_objective(evaluation)
         sign, log_size = self.excess(problem, evaluation)
         return jnp.where(sign < 0, jnp.nan, log_size)
+
+    def _log_of_drop(self, problem: Problem, drop: Array, peak: Array) -> Array:
+        """log |y h(x_ref) - y h(o)|, of what `_drop` found."""
+        return peak + jnp.log(jnp.abs(drop))
 
     def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
         """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
@@ -226,9 +231,15 @@ class AttentionModel:
         return params["u"] if self.train_head else problem.head["v"]
 
 
-def _finite(log_scale: Array) -> Array:
+def finite_scale(log_scale: Array) -> Array:
     """A scale that is always a number: nothing to scale means scale 1."""
     return jnp.where(jnp.isneginf(log_scale), 0.0, log_scale)
+
+
+def normalized(mantissa: Params, log_scale: Params) -> ScaledGradient:
+    """A gradient whose mantissas have largest entry 1."""
+    parts = {name: unit_scale(m, log_scale[name]) for name, m in mantissa.items()}
+    return ScaledGradient({k: m for k, (m, _) in parts.items()}, {k: s for k, (_, s) in parts.items()})
 
 
 def unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
@@ -238,8 +249,11 @@ def unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
     return mantissa / divisor, log_scale + jnp.log(divisor)
 
 
-def make_problem(tokens: Tokens, head: Head) -> Problem:
-    """The arrays of `tokens` in the form the model works on; the reference is the token of best score."""
+def make_problem(tokens: Tokens, head: Head, valued: Tokens | None = None) -> Problem:
+    """The arrays of `tokens` in the form the model works on; the reference is the token of best score.
+
+    The head sees the tokens of `valued`, if these are others.
+    """
     lead = tokens.x.ndim - 3
     single = tokens.K is None
 
@@ -249,10 +263,16 @@ def make_problem(tokens: Tokens, head: Head) -> Problem:
     # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
     seen = tokens.visible if single else np.any(tokens.visible, axis=-2)
     count = np.sum(seen, axis=-1)[..., None]
-    common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
-    x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
-    reference, _ = optimal_tokens(tokens, head, return_ties=True)
-    score = np.take_along_axis(scores(tokens, head), reference[..., None], axis=-1)[..., 0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
+        x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
+    if not np.isfinite(x).all():
+        largest = f"`x` has entries up to {np.abs(tokens.x).max():.1e}"
+        raise InputError(message(f"{largest}; sums of them are beyond 1.8e308.", "np.ldexp(x, -20) divides by 2^20"))
+    valued = tokens if valued is None else valued
+    scorer = None if isinstance(head, Linear) else head
+    reference, _ = optimal_tokens(valued, scorer, return_ties=True)
+    score = np.take_along_axis(scores(valued, scorer), reference[..., None], axis=-1)[..., 0]
     return Problem(
         x=x,
         common=common,

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attnlab.checks import one_of, whole
 from attnlab.models.attention import Params
-from attnlab.models.network import LAWS, Forward, Law, Network, choice, whole
+from attnlab.models.network import LAWS, MOST_WIDTH, Forward, Law, Network
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class FullyConnected(Network):
     parameterization: Literal["standard", "ntk"] = "standard"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", whole("width", self.width))
-        choice("layers", self.layers, (2, 3))
-        choice("init", self.init, LAWS)
-        choice("parameterization", self.parameterization, ("standard", "ntk"))
+        object.__setattr__(self, "width", whole("width", self.width, most=MOST_WIDTH))
+        one_of("layers", self.layers, (2, 3))
+        one_of("init", self.init, LAWS)
+        one_of("parameterization", self.parameterization, ("standard", "ntk"))
 
     def shapes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
         """Of the weights by name, in the order in which they are drawn."""

@@ -11,16 +11,18 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
+from attnlab.checks import number, one_of, whole
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params
-from attnlab.models.network import LAWS, Forward, Law, Network, choice, whole
+from attnlab.models.network import LAWS, MOST_WIDTH, Forward, Law, Network
 from attnlab.models.softmax import softmax
 
 Pool = Literal["mean", "sum"]
 Scaling = Literal["sqrt", "linear"]
+MOST_BLOCKS = 100  # each is compiled by itself
+MOST_SCALE = 1e60
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,20 @@ class Encoder(Network):
     parameterization: Literal["standard", "ntk"] = "standard"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", whole("width", self.width))
-        object.__setattr__(self, "depth", whole("depth", self.depth))
-        choice("init", self.init, LAWS)
-        choice("pool", self.pool, ("mean", "sum"))
-        choice("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
-        choice("residual", self.residual, (None, "identity", "projected"))
-        choice("parameterization", self.parameterization, ("standard", "ntk"))
+        object.__setattr__(self, "width", whole("width", self.width, most=MOST_WIDTH))
+        object.__setattr__(self, "depth", whole("depth", self.depth, most=MOST_BLOCKS))
+        one_of("init", self.init, LAWS)
+        one_of("pool", self.pool, ("mean", "sum"))
+        one_of("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
+        one_of("residual", self.residual, (None, "identity", "projected"))
+        one_of("parameterization", self.parameterization, ("standard", "ntk"))
+        one_of("tied", self.tied, (False, True))
         if isinstance(self.scaling, str):
-            choice("scaling", self.scaling, ("sqrt", "linear"))
-        for name in ("scaling", "hidden_scale"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                if not np.isreal(value) or np.ndim(value) or not np.isfinite(value):
-                    raise InputError(message(f"`{name}` is {value!r}; wanted one finite number."))
-                object.__setattr__(self, name, float(value))
+            one_of("scaling", self.scaling, ("sqrt", "linear"))
+        else:
+            object.__setattr__(self, "scaling", _scale("scaling", self.scaling))
+        if self.hidden_scale is not None:
+            object.__setattr__(self, "hidden_scale", _scale("hidden_scale", self.hidden_scale))
         if self.residual is not None and self.depth > 1:
             raise InputError(message(f"`residual` is {self.residual!r} with `depth` = {self.depth}; wanted depth 1."))
         object.__setattr__(self, "frozen", ("S",) if self.residual == "projected" else ())
@@ -154,6 +155,16 @@ class Encoder(Network):
         attention = self.attend(self.logits(weights, tokens, block))
         attended = jnp.einsum("nts,nsc->ntc", attention, tokens)
         return jax.nn.relu(self.raw(weights, x, attended, block)), attention
+
+
+def _scale(name: str, value: float) -> float:
+    """A finite number, not so large or small that products with it leave float64."""
+    found = number(name, value)
+    if found != 0 and not 1 / MOST_SCALE <= abs(found) <= MOST_SCALE:
+        raise InputError(
+            message(f"`{name}` is {found:g}; wanted 0, or a size from {1 / MOST_SCALE:g} to {MOST_SCALE:g}.")
+        )
+    return found
 
 
 def _named(name: str, block: int) -> str:

@@ -61,7 +61,9 @@ class Frame(NamedTuple):
 
     def matrices(self, p: Array) -> Array:
         """W (trials, d, d) at the coordinates of a batch, with NumPy."""
-        return self.frozen + _outward(np.einsum("rp,rpxz->rxz", p, self.basis, optimize=True), self.left, self.right)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
+            inside = np.einsum("rp,rpxz->rxz", p, self.basis, optimize=True)
+            return self.frozen + _outward(inside, self.left, self.right)
 
 
 def frame_size(n: int, K: int, T: int, d: int) -> tuple[int, int, int]:
@@ -121,7 +123,8 @@ def _lengths(W: Array) -> Array:
     """Frobenius norms (trials,), of entries of any scale."""
     size = np.abs(W).max((-2, -1))
     safe = np.where(size > 0, size, 1.0)
-    return safe * np.linalg.norm(W / safe[:, None, None], axis=(-2, -1))
+    with np.errstate(over="ignore"):  # of entries near the end of floats
+        return safe * np.linalg.norm(W / safe[:, None, None], axis=(-2, -1))
 
 
 def _outward(inside: Any, left: Any, right: Any) -> Any:

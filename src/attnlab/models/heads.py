@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import finite_array, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.hashable import check_hashable
 from attnlab.models.precision import in_float64
 
 
@@ -55,14 +57,13 @@ class Head(ABC):
 
 def _per_trial(name: str, array: ArrayLike, shape: tuple[int | str, ...], tokens: Tokens) -> np.ndarray:
     """`array` checked against `shape`, with the trial axis of `tokens` put in front if it lacks one."""
-    value = np.asarray(array, dtype=np.float64)
+    value = finite_array(name, array)
     lead = () if tokens.trials is None else (tokens.trials,)
     fits = [_matches(value.shape, wanted) for wanted in (shape, lead + shape)]
     if not any(fits):
         wanted = ", ".join(map(str, shape))
-        raise InputError(message(f"`{name}` has shape {value.shape}; the head needs ({wanted}), or that per trial."))
-    if not np.isfinite(value).all():
-        raise InputError(message(f"`{name}` holds NaN or infinite entries; all must be finite."))
+        per_trial = ", or that per trial" if lead else ""
+        raise InputError(message(f"`{name}` has shape {value.shape}; the head needs ({wanted}){per_trial}."))
     return value if fits[1] else np.broadcast_to(value, lead + value.shape)
 
 
@@ -88,7 +89,8 @@ class Linear(Head):
         return {"v": _head_vector(tokens)}
 
     def token_values(self, tokens: Tokens) -> np.ndarray:
-        return np.einsum("...ntd,...d->...nt", tokens.x, _head_vector(tokens))
+        with np.errstate(over="ignore", invalid="ignore"):  # `scores` refuses what is not finite
+            return np.einsum("...ntd,...d->...nt", tokens.x, _head_vector(tokens))
 
     @staticmethod
     def apply(constants: dict[str, Any], output: Any) -> Any:
@@ -105,6 +107,9 @@ class Concave(Head):
     strength: float
     name = "concave"
     quadratic = True
+
+    def __post_init__(self) -> None:
+        finite_array("strength", self.strength)
 
     def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
         return {"v": _head_vector(tokens), "strength": _per_trial("strength", self.strength, (), tokens)}
@@ -142,6 +147,11 @@ class Mlp(Head):
     out: ArrayLike | None = None
     name = "mlp"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "V", finite_array("V", self.V))
+        if self.out is not None:
+            object.__setattr__(self, "out", finite_array("out", self.out))
+
     def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
         V = _per_trial("V", self.V, (tokens.d, "width"), tokens)
         out = np.ones(V.shape[-1]) if self.out is None else self.out
@@ -173,6 +183,13 @@ class FunctionHead(Head):
     function: Callable[[Any], Any]
     name: str = field(default="function", compare=False)
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InputError(message(f"`function` is {shown(self.function)}; wanted a function of one output."))
+        if not isinstance(self.name, str):
+            raise InputError(message(f"`name` is {shown(self.name)}; wanted text."))
+        check_hashable("function", self.function)
+
     def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
         return {}
 
@@ -199,5 +216,8 @@ def as_head(head: str | Head | Callable[[Any], Any]) -> Head:
             )
         return named[head]
     if not callable(head):
-        raise InputError(message(f"`head` is {head!r}; wanted a name, a head object, or a function of one output."))
+        raise InputError(
+            message(f"`head` is {shown(head)}; wanted a name, a head object, or a function of one output.")
+        )
+    check_hashable("head", head)
     return FunctionHead(head)

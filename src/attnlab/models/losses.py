@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attnlab.checks import shown
 from attnlab.errors import InputError, message
+from attnlab.models.hashable import check_hashable
 
 # Below this log of the drop, `loss(a - drop) - loss(a)` is linear in the drop to 1e-13.
 LINEAR = -30.0
@@ -120,7 +122,8 @@ def as_loss(loss: str | Loss | Callable[[Any], Any]) -> Loss:
             raise InputError(message(f"`loss` is {loss!r}; wanted one of {', '.join(LOSSES)}, or a function."))
         return LOSSES[loss]
     if not callable(loss):
-        raise InputError(message(f"`loss` is {loss!r}; wanted a name or a function of the margin."))
+        raise InputError(message(f"`loss` is {shown(loss)}; wanted a name or a function of the margin."))
+    check_hashable("loss", loss)
 
     def everywhere(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda u: jax.vmap(function)(jnp.ravel(u)).reshape(jnp.shape(u))

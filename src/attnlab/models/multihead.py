@@ -22,15 +22,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import real_array
+from attnlab.checks import enough_memory, finite_array, instance, number, one_of, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient, unit_scale
 from attnlab.models.losses import Loss, as_loss
+from attnlab.models.powers import MOST_WEIGHT, check_finite, check_range
 from attnlab.models.precision import in_float64
 from attnlab.models.softmax import softmax
 
 Decoder = Literal["full", "pooling", "last"]
+MOST_HEADS = 1e100
 DECODERS: tuple[Decoder, ...] = ("full", "pooling", "last")
 
 
@@ -65,8 +67,7 @@ class HeadsModel:
     @classmethod
     def of(cls, decoder: str = "full", loss: Any = "logistic") -> HeadsModel:
         """A model from its parts, checked."""
-        if decoder not in DECODERS:
-            raise InputError(message(f"`decoder` is {decoder!r}; wanted one of {', '.join(map(repr, DECODERS))}."))
+        one_of("decoder", decoder, DECODERS)
         return cls(decoder, as_loss(loss))  # type: ignore[arg-type]
 
     def attention(self, W: Array, x: Array) -> Array:
@@ -133,8 +134,8 @@ Of = Literal["loss", "output"]
 
 def check_sequences(tokens: Any, name: str = "tokens") -> None:
     """Refuse what a model of several heads would not see: masks, and labels of single queries."""
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`{name}` is a {type(tokens).__name__}; wanted al.Tokens."))
+    instance(name, tokens, Tokens, "al.Tokens", "al.Tokens.self_attention(x, y)")
+    check_range(name, tokens.x, 2)
     if tokens.mask is not None or tokens.K is not None:
         what = "a mask" if tokens.mask is not None else f"{tokens.K} queries with labels of their own"
         raise InputError(
@@ -166,15 +167,16 @@ class MultiHead:
     counts: tuple[float, ...] | None = None
 
     def __init__(self, heads: int, decoder: Decoder = "full", counts: Sequence[float] | None = None) -> None:
-        if isinstance(heads, bool) or not isinstance(heads, int | float | np.number) or heads < 1 or heads % 1:
+        if number("heads", heads, least=1, most=MOST_HEADS) % 1:
             raise InputError(message(f"`heads` is {heads!r}; wanted a whole number at least 1."))
         HeadsModel.of(decoder)
         if counts is not None:
-            counts = tuple(float(c) for c in counts)
-            if not counts or min(counts) < 1 or abs(sum(counts) - heads) > 1e-9 * heads:
+            given = finite_array("counts", counts)
+            if given.ndim != 1 or not given.size or given.min() < 1 or abs(given.sum() - heads) > 1e-9 * heads:
                 raise InputError(
-                    message(f"`counts` is {counts}; wanted at least 1 head in each group, {heads} in all.")
+                    message(f"`counts` is {shown(counts)}; wanted at least 1 head in each group, {heads} in all.")
                 )
+            counts = tuple(map(float, given))
         for name, value in (("heads", int(heads)), ("decoder", decoder), ("counts", counts)):
             object.__setattr__(self, name, value)
 
@@ -194,31 +196,31 @@ class MultiHead:
 
     def shapes(self, tokens: Tokens) -> dict[str, tuple[int, ...]]:
         """Of the weights of one head."""
+        check_sequences(tokens)
         return {"U": (tokens.T, tokens.d) if self.decoder == "full" else (tokens.d,), "W": (tokens.d, tokens.d)}
 
     def check(self, tokens: Tokens, weights: Mapping[str, ArrayLike], name: str = "weights") -> dict[str, np.ndarray]:
         """Weights as float64 with group axis, and the trial axis of `tokens` if it has one."""
         check_sequences(tokens)
         if not isinstance(weights, Mapping) or set(weights) != {"U", "W"}:
-            given = sorted(weights) if isinstance(weights, Mapping) else type(weights).__name__
+            given = sorted(map(str, weights)) if isinstance(weights, Mapping) else shown(weights)
             raise InputError(message(f"`{name}` has {given}; wanted {{'U': .., 'W': ..}}."))
         lead = () if tokens.trials is None else (tokens.trials,)
         found, groups = {}, set()
         for key, shape in self.shapes(tokens).items():
-            value = real_array(f"{name}[{key!r}]", weights[key])
+            value = finite_array(f"{name}[{key!r}]", weights[key])
             if value.shape == shape:  # one head: a group of its own
                 value = value[None]
             if value.ndim == len(shape) + 1 and value.shape[1:] == shape:
                 value = np.broadcast_to(value, lead + value.shape)
-            if (
-                value.shape[: -len(shape) - 1] != lead
-                or value.shape[-len(shape) :] != shape
-                or not np.isfinite(value).all()
-            ):
+            grouped = value.ndim > len(shape) and value.shape[-len(shape) - 1] > 0
+            if not grouped or value.shape[: -len(shape) - 1] != lead or value.shape[-len(shape) :] != shape:
+                per_trial = ", or that per trial" if lead else ""
+                sizes = ", ".join(map(str, shape))
                 raise InputError(
-                    message(f"`{name}[{key!r}]` has shape {np.shape(weights[key])}; wanted finite numbers of shape "
-                            f"(G, {', '.join(map(str, shape))}), or that per trial.")
-                )  # fmt: skip
+                    message(f"`{name}[{key!r}]` has shape {value.shape}; wanted shape (G, {sizes}){per_trial}.")
+                )
+            check_range(f"{name}[{key!r}]", value, len(shape), MOST_WEIGHT)
             found[key] = np.array(value)
             groups.add(value.shape[len(lead)])
         if len(groups) > 1:
@@ -247,7 +249,9 @@ class MultiHead:
     @in_float64
     def _evaluated(self, tokens: Tokens, weights: Mapping[str, ArrayLike], loss: Any) -> tuple[np.ndarray, ...]:
         params, problem, model = self._prepared(tokens, weights, loss)
-        return tuple(map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None)))
+        found = tuple(map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None)))
+        check_finite("loss" if np.isfinite(found[1]).all() else "output", found)
+        return found
 
     @in_float64
     def gradient(
@@ -256,6 +260,7 @@ class MultiHead:
         """The gradient of the objective by the weights of one head of each group, as (mantissa, log_scale)."""
         params, problem, model = self._prepared(tokens, weights, loss)
         scaled = _sloped(model, params, problem, tokens.trials is not None)
+        check_finite("gradient", [*scaled.mantissa.values(), *scaled.log_scale.values()])
         return jax.tree.map(np.asarray, scaled.mantissa), jax.tree.map(np.asarray, scaled.log_scale)
 
     @in_float64
@@ -278,6 +283,7 @@ class MultiHead:
 
         `of` is "loss", or "output" for the sum of the outputs (one sequence: of that output). One data set.
         """
+        one_of("of", of, ("loss", "output"))
         params, problem, model = self._prepared(tokens, weights, loss, one=True)
         towards = self.check(tokens, direction, "direction")
         return jax.tree.map(np.asarray, _curved(model, params, problem, towards, of))
@@ -290,14 +296,19 @@ class MultiHead:
 
         With groups of one head each it is that of all heads. One data set.
         """
+        one_of("of", of, ("loss", "output"))
         params, problem, model = self._prepared(tokens, weights, loss, one=True)
+        size = sum(p.size for p in params.values())
+        enough_memory(4.0 * size * size, f"The Hessian of {size} weights", "hessian_product")
         if (problem.counts != 1).any():
-            raise InputError(message("The dense Hessian is over single heads.", "hessian_product works on groups"))
+            problem = "`weights` are of groups of several heads; the dense Hessian is over single ones."
+            raise InputError(message(problem, "hessian_product works on groups"))
         return np.asarray(_dense(model, params, problem, of))
 
     def _prepared(
         self, tokens: Tokens, weights: Mapping[str, ArrayLike], loss: Any, *, one: bool = False
     ) -> tuple[dict[str, np.ndarray], HeadsProblem, HeadsModel]:
+        check_sequences(tokens)
         if one and tokens.trials is not None:
             raise InputError(
                 message(f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.", "tokens[0]")

@@ -6,6 +6,7 @@ with JAX). Everything else, for one data set or a batch of trials, is here.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -16,17 +17,19 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import real_array
+from attnlab.checks import enough_memory, finite_array, shown, whole
 from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
+from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_finite, check_range
 from attnlab.models.precision import in_float64
 from attnlab.models.regression import Reduction, RegressionModel, RegressionProblem
 
 Law = Literal["lecun", "he", "ntk"]
 LAWS: tuple[Law, ...] = ("lecun", "he", "ntk")
 Weights = Mapping[str, ArrayLike]
+MOST_WIDTH = 10**9
 
 
 class Forward(NamedTuple):
@@ -83,8 +86,9 @@ class Network(ABC):
 
     def initial(self, data: Sequences, seed: int = 0) -> dict[str, np.ndarray]:
         """Random weights for this data, per trial where there are trials; trial i draws from its own stream."""
-        data = Sequences.of(data)
+        data, seed = Sequences.of(data), whole("seed", seed, 0)
         shapes, variances = self.shapes(data.T, data.d), self.variances(data.T, data.d)
+        self._room(data)
 
         def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
             return {name: np.sqrt(variances[name]) * rng.standard_normal(shape) for name, shape in shapes.items()}
@@ -94,25 +98,30 @@ class Network(ABC):
             return drawn[0]
         return {name: np.stack([one[name] for one in drawn]) for name in shapes}
 
+    def _room(self, data: Sequences) -> None:
+        """Refuse weights that would not fit into memory."""
+        count = sum(math.prod(shape) for shape in self.shapes(data.T, data.d).values())
+        enough_memory(2.0 * count * (data.trials or 1), f"The weights of {self!r} for {data!r}", "a smaller width")
+
     def check(self, data: Sequences, weights: Weights, name: str = "weights") -> dict[str, np.ndarray]:
         """Weights as float64, with the trial axis of the data if it has one."""
+        check_range("data", data.x, 2, least=LEAST_SQUARABLE)
         shapes = self.shapes(data.T, data.d)
         if not isinstance(weights, Mapping) or set(weights) != set(shapes):
-            given = sorted(weights) if isinstance(weights, Mapping) else type(weights).__name__
+            given = sorted(map(str, weights)) if isinstance(weights, Mapping) else shown(weights)
             raise InputError(
                 message(f"`{name}` has {given}; wanted {', '.join(shapes)}.", "model.initial(data, seed=0)")
             )
         lead = () if data.trials is None else (data.trials,)
         found = {}
         for key, shape in shapes.items():
-            value = real_array(f"{name}[{key!r}]", weights[key])
-            if not np.isfinite(value).all():
-                raise InputError(message(f"`{name}[{key!r}]` holds NaN or infinite entries; all must be finite."))
+            value = finite_array(f"{name}[{key!r}]", weights[key])
             if value.shape not in (shape, lead + shape):
                 raise InputError(
                     message(f"`{name}[{key!r}]` has shape {value.shape}; wanted {shape}"
                             f"{', or that per trial' if lead else ''}.")
                 )  # fmt: skip
+            check_range(f"{name}[{key!r}]", value, len(shape), MOST_WEIGHT)
             found[key] = np.array(np.broadcast_to(value, lead + shape))
         return found
 
@@ -132,6 +141,7 @@ class Network(ABC):
     def _forward(self, data: Sequences, weights: Weights) -> Any:
         data = Sequences.of(data)
         found = _forwarded(self, self.check(data, weights), data.x, data.trials is not None)
+        check_finite("output", found)
         return jax.tree.map(np.asarray, found)
 
     @in_float64
@@ -139,7 +149,9 @@ class Network(ABC):
         """The training objective; see `attnlab.models.regression.REDUCTIONS`."""
         data = Sequences.of(data)
         model = RegressionModel.of(self, loss)
-        return np.asarray(model.objective_of(data.y, self.output(data, weights)))
+        value = np.asarray(model.objective_of(data.y, self.output(data, weights)))
+        check_finite("loss", [value])
+        return value
 
     @in_float64
     def gradient(
@@ -149,6 +161,7 @@ class Network(ABC):
         data = Sequences.of(data)
         model, checked = RegressionModel.of(self, loss, plain=True), self.check(data, weights)
         scaled = _sloped(model, checked, RegressionProblem(data.x, data.y), data.trials is not None)
+        check_finite("gradient", [*scaled.mantissa.values(), *scaled.log_scale.values()])
         return jax.tree.map(np.asarray, scaled.mantissa), jax.tree.map(np.asarray, scaled.log_scale)
 
 
@@ -163,16 +176,3 @@ def _sloped(model: RegressionModel, weights: Params, problem: RegressionProblem,
         return model.gradient(weights, problem)[0]
 
     return (jax.vmap(one) if batch else one)(weights, problem)
-
-
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` if it is a whole number, at least this large."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(message(f"`{name}` is {value!r}; wanted a whole number at least {least}."))
-    return int(value)
-
-
-def choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Refuse what is not one of the choices."""
-    if value not in choices:
-        raise InputError(message(f"`{name}` is {value!r}; wanted one of {', '.join(map(repr, choices))}."))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attnlab.checks import shown
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient, unit_scale
 
@@ -54,9 +55,9 @@ class RegressionModel:
     @classmethod
     def of(cls, network: Any, loss: Any, *, plain: bool = False) -> RegressionModel:
         """A model from its parts, checked."""
-        if loss not in REDUCTIONS:
+        if not isinstance(loss, str) or loss not in REDUCTIONS:
             raise InputError(
-                message(f"`loss` is {loss!r}; a network is trained on {', '.join(map(repr, REDUCTIONS))}.",
+                message(f"`loss` is {shown(loss)}; a network is trained on {', '.join(map(repr, REDUCTIONS))}.",
                         "loss='mse_mean'")
             )  # fmt: skip
         return cls(network, loss, plain)

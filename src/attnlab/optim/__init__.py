@@ -9,6 +9,7 @@
 | `heavy_ball(step, momentum=)` | gradient descent with momentum |
 | `adam(step)` | Adam |
 | `joint_decay(step)`, `joint_separate(step)`, `joint_total(step)` | head and attention trained together |
+| `scale_free(rule)` | an optax rule that does not see the size of gradients, such as `optax.sign_sgd` |
 
 Inside `attnlab.descend` they read gradients as (mantissa, log-scale) and so work where the gradient itself
 underflows; in any other optax loop they take plain gradients.
@@ -23,3 +24,4 @@ from attnlab.optim.joint import (
 from attnlab.optim.momentum import heavy_ball as heavy_ball
 from attnlab.optim.polyak import polyak as polyak
 from attnlab.optim.rule import StepRule as StepRule
+from attnlab.optim.scalefree import scale_free as scale_free

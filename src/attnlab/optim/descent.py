@@ -11,13 +11,14 @@ import numpy as np
 import optax
 from jax import Array
 
+from attnlab.checks import number
 from attnlab.optim.rule import (
     StepRule,
     Tree,
     common_scale,
+    fraction,
     log_norm,
     norm,
-    number,
     one_of,
     positive,
     scaled,
@@ -39,7 +40,9 @@ class GdState(NamedTuple):
 def gd(step: float) -> StepRule:
     """Gradient descent: `w <- w - step * grad`."""
     settings = {"step": positive("step", step)}
-    return StepRule("gd", lambda _: GdState(jnp.asarray(settings["step"])), _gd_update, settings, isotropic=True)
+    return StepRule(
+        "gd", lambda _: GdState(jnp.asarray(settings["step"])), _gd_update, settings, isotropic=True, settles=True
+    )
 
 
 def _gd_update(
@@ -90,7 +93,7 @@ def ngd(
     if guard == "paper":
         settings |= {
             "eps": positive("eps", eps),
-            "regularizer": number("regularizer", regularizer, "a number at least 0", lambda v: 0 <= v < np.inf),
+            "regularizer": number("regularizer", regularizer, least=0),
         }
 
     def init(params: Tree) -> NgdState:
@@ -102,7 +105,7 @@ def ngd(
         )
         return NgdState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings, isotropic=guard == "stable")
+    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings, isotropic=guard == "stable", settles=True)
 
 
 def _ngd_update(
@@ -175,7 +178,7 @@ def ngd_momentum(
     """
     settings: dict[str, Any] = {
         "step": positive("step", step),
-        "momentum": _fraction("momentum", momentum),
+        "momentum": fraction("momentum", momentum),
         "cap": positive("cap", cap, infinite=True),
         "norms": one_of("norms", norms, ("separate", "total")),
         "form": one_of("form", form, ("A", "B")),
@@ -186,7 +189,7 @@ def ngd_momentum(
         still = jax.tree.map(jnp.zeros_like, params)
         return MomentumState(step, cap, momentum, still, jax.tree.map(lambda _: jnp.zeros(()), still))
 
-    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings, isotropic=True)
+    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings, isotropic=True, settles=True)
 
 
 def _momentum_a(
@@ -258,10 +261,6 @@ _MOMENTUM_UPDATES = {
 }
 
 
-def _fraction(name: str, value: Any) -> float:
-    return number(name, value, "a number from 0 up to, not including, 1", lambda v: 0 <= v < 1)
-
-
 class AdamState(NamedTuple):
     """State of `adam`."""
 
@@ -273,13 +272,15 @@ def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
     """Adam without weight decay, at its usual constants."""
     settings = {
         "step": positive("step", step),
-        "b1": _fraction("b1", b1),
-        "b2": _fraction("b2", b2),
+        "b1": fraction("b1", b1),
+        "b2": fraction("b2", b2),
         "eps": positive("eps", eps),
     }
     scaling = optax.scale_by_adam(b1=settings["b1"], b2=settings["b2"], eps=settings["eps"])
     update = _ADAM_UPDATES.setdefault((settings["b1"], settings["b2"], settings["eps"]), partial(_adam_update, scaling))
-    return StepRule("adam", lambda p: AdamState(jnp.asarray(settings["step"]), scaling.init(p)), update, settings)
+    return StepRule(
+        "adam", lambda p: AdamState(jnp.asarray(settings["step"]), scaling.init(p)), update, settings, settles=True
+    )
 
 
 _ADAM_UPDATES: dict[tuple[float, float, float], partial[Any]] = {}

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attnlab.checks import number
 from attnlab.errors import InputError, message
 from attnlab.optim.descent import ngd, normalized
-from attnlab.optim.rule import StepRule, Tree, number, positive, scaled
+from attnlab.optim.rule import StepRule, Tree, positive, scaled
 
 
 class JointDecayState(NamedTuple):
@@ -30,7 +31,7 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
     """
     settings = {
         "step": positive("step", step),
-        "power": number("power", power, "a number in (0, 1]; the paper uses 2/3", lambda p: 0 < p <= 1),
+        "power": number("power", power, above=0, most=1),
     }
 
     def init(params: Tree) -> JointDecayState:
@@ -39,7 +40,7 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
                                      "descend(..., train_head=True)"))  # fmt: skip
         return JointDecayState(jnp.asarray(settings["step"]), jnp.asarray(settings["power"]), jnp.asarray(0))
 
-    return StepRule("joint_decay", init, _joint_decay_update, settings, isotropic=True)
+    return StepRule("joint_decay", init, _joint_decay_update, settings, isotropic=True, settles=True)
 
 
 def _joint_decay_update(
@@ -73,4 +74,4 @@ def joint_total(step: float, *, cap: float = np.inf) -> StepRule:
 
 def _renamed(name: str, rule: StepRule) -> StepRule:
     settings = {k: rule.settings[k] for k in ("step", "cap")}
-    return StepRule(name, rule.init, rule.update, settings, isotropic=True)
+    return StepRule(name, rule.init, rule.update, settings, isotropic=True, settles=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attnlab.optim.rule import StepRule, Tree, number, positive, scaled, scaled_by
+from attnlab.optim.rule import StepRule, Tree, fraction, positive, scaled, scaled_by
 
 
 class HeavyBallState(NamedTuple):
@@ -29,14 +29,14 @@ def heavy_ball(step: float, *, momentum: float = 0.9) -> StepRule:
     """
     settings = {
         "step": positive("step", step),
-        "momentum": number("momentum", momentum, "a number from 0 up to, not including, 1", lambda v: 0 <= v < 1),
+        "momentum": fraction("momentum", momentum),
     }
 
     def init(params: Tree) -> HeavyBallState:
         still = jax.tree.map(jnp.zeros_like, params)
         return HeavyBallState(jnp.asarray(settings["step"]), jnp.asarray(settings["momentum"]), still)
 
-    return StepRule("heavy_ball", init, _heavy_ball_update, settings, isotropic=True)
+    return StepRule("heavy_ball", init, _heavy_ball_update, settings, isotropic=True, settles=True)
 
 
 def _heavy_ball_update(

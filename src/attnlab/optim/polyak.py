@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attnlab.checks import number, shown
 from attnlab.errors import InputError, message
-from attnlab.optim.rule import StepRule, Tree, number, positive, scaled, scaled_by, total_log_norm
+from attnlab.optim.rule import StepRule, Tree, positive, scaled, scaled_by, total_log_norm
 
 
 class PolyakState(NamedTuple):
@@ -35,13 +36,19 @@ def polyak(*, cap: float = np.inf, constant: float = 0.5, floor: float | Literal
     """
     settings: dict[str, Any] = {"cap": positive("cap", cap, infinite=True), "constant": positive("constant", constant)}
     automatic = isinstance(floor, str) and floor == "auto"
-    settings["floor"] = "auto" if automatic else number("floor", floor, "a finite number or 'auto'", np.isfinite)
+    settings["floor"] = "auto" if automatic else _floor(floor)
 
     def init(_: Tree) -> PolyakState:
         values = (settings["constant"], settings["cap"], 0.0 if automatic else settings["floor"])
         return PolyakState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("polyak", init, _POLYAK_UPDATES[automatic], settings, isotropic=True)
+    return StepRule("polyak", init, _POLYAK_UPDATES[automatic], settings, isotropic=True, settles=True)
+
+
+def _floor(floor: Any) -> float:
+    if isinstance(floor, str):
+        raise InputError(message(f"`floor` is {shown(floor)}; wanted a finite number or 'auto'."))
+    return number("floor", floor)
 
 
 def _polyak_update(

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from attnlab.errors import InputError, message
+from attnlab import checks
 
 Tree = Any
 
@@ -27,11 +27,14 @@ class StepRule(optax.GradientTransformationExtraArgs):
 
     An `isotropic` rule sees gradients through their sums and lengths alone. It takes the same steps in any orthonormal
     coordinates, so that `descend` may choose the cheapest ones.
+
+    A rule that `settles` and takes no step at some weights will take none there ever after, so that `descend` may end.
     """
 
     name: str
     settings: dict[str, Any]
     isotropic: bool
+    settles: bool
 
     def __new__(
         cls,
@@ -41,9 +44,11 @@ class StepRule(optax.GradientTransformationExtraArgs):
         settings: dict[str, Any],
         *,
         isotropic: bool = False,
+        settles: bool = False,
     ) -> StepRule:
         rule = super().__new__(cls, init, update)  # type: ignore[arg-type]
-        rule.name, rule.settings, rule.isotropic = name, settings, isotropic
+        rule.name, rule.settings = name, settings
+        rule.isotropic, rule.settles = isotropic, settles
         return rule
 
     def describe(self) -> dict[str, Any]:
@@ -54,29 +59,21 @@ class StepRule(optax.GradientTransformationExtraArgs):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
 
 
-def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) -> float:
-    """`value` as a float if it is one real number and `good`; else an error that says what is wanted."""
-    if isinstance(value, str | bytes | bool) or np.ndim(value) != 0 or not np.isrealobj(value):
-        raise InputError(message(f"`{name}` is {value!r}; wanted {wanted}."))
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = np.nan
-    if not good(found):
-        raise InputError(message(f"`{name}` is {value!r}; wanted {wanted}."))
-    return found
-
-
 def positive(name: str, value: Any, *, infinite: bool = False) -> float:
     """`value` if it is a positive number, finite unless said otherwise."""
-    wanted = "a positive number" + (" (or infinity)" if infinite else ", finite")
-    return number(name, value, wanted, lambda v: v > 0 and (infinite or v < np.inf))
+    if infinite and isinstance(value, float | np.floating) and value == np.inf:
+        return np.inf
+    return checks.number(name, value, above=0)
 
 
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+def fraction(name: str, value: Any) -> float:
+    """`value` if it is a number from 0 up to, not including, 1."""
+    return checks.number(name, value, least=0, below=1)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """`value` if it is one of `choices`."""
-    if value not in choices:
-        raise InputError(message(f"`{name}` is {value!r}; wanted one of {', '.join(map(repr, choices))}."))
+    checks.one_of(name, value, choices)
     return value
 
 
@@ -93,7 +90,8 @@ def scaled(updates: Tree, log_scale: Tree | None) -> tuple[Tree, Tree]:
 
 def _unit_scale(leaf: Array) -> tuple[Array, Array]:
     size = jnp.max(jnp.abs(leaf), initial=0.0)
-    divisor = jnp.where(size > 0, size, 1.0)
+    # XLA multiplies by the reciprocal, which underflows for what is larger.
+    divisor = jnp.minimum(jnp.where(size > 0, size, 1.0), 1.0 / jnp.finfo(size.dtype).tiny)
     return leaf / divisor, jnp.log(divisor)
 
 

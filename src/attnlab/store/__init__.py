@@ -4,8 +4,10 @@
 |---|---|
 | `Store` | a folder of runs: `descend`, `keep`, `map`, `runs`, `size`, `clear` |
 | `Kept` | arrays and facts of one kept computation |
+| `NotKept` | the error of a result that could not be written, with the result |
 | `attnlab.store.doctor.examine` | is this installation sound? |
 """
 
+from attnlab.store.folder import NotKept as NotKept
 from attnlab.store.results import Kept as Kept
 from attnlab.store.store import Store as Store

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.store.compiled import compiled_folder, compiled_size
 from attnlab.store.folder import LIBRARIES, versions
 from attnlab.store.store import Store
 
@@ -77,6 +78,7 @@ def examine(store: Store | None = None) -> Report:
         "devices": _devices,
         "processors": lambda: (str(len(os.sched_getaffinity(0))), True),
         "store": lambda: _store(store),
+        "compiled programs": lambda: _compiled(store),
         "store is writable": lambda: _writable(store),
         "64-bit scope": _scope,
         "softmax derivative at margin 100": _softmax_derivative,
@@ -110,6 +112,11 @@ def _devices() -> Seen:
 def _store(store: Store) -> Seen:
     size = store.size()
     return f"{store.path} ({size.count} runs, {size.bytes} bytes)", True
+
+
+def _compiled(store: Store) -> Seen:
+    size = compiled_size(store)
+    return f"{compiled_folder(store)} ({size.count} programs, {size.bytes} bytes)", True
 
 
 def _writable(store: Store) -> Seen:

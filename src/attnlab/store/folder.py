@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import time
 import uuid
@@ -22,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attnlab.data.owners import PATTERN, abandoned, owned_name
+from attnlab.data.writing import NO_SPACE, WriteError, sync_folder, to_the_end, write_json
 from attnlab.errors import InputError, StoreError, message
 from attnlab.store.keys import Identity
 
@@ -29,11 +30,24 @@ T = TypeVar("T")
 
 VARIABLE = "ATTNLAB_STORE"
 ABOUT = "run.json"
+SEAL = "check"  # in run.json: a hash of the rest, since a flipped digit is still JSON
+REPLACED = "replaced"  # in a working directory: runs that were moved out of the way of fresher ones
+TRIES = 3
 LIBRARIES = ("attnlab", "jax", "jaxlib", "numpy", "scipy", "optax", "matplotlib")
-DAY = 86400.0
 _RUN = re.compile(r"[0-9a-f]{32}(\.damaged-.*)?")
 _CHECKPOINT = re.compile(r"[0-9a-f]{32}\.npz(\.damaged-.*)?")
-_WORK = re.compile(r"(?P<place>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}")
+_WORK = re.compile(PATTERN)
+_OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# What a hand can do to a run; all other errors of the system (no permission, no memory) are no damage.
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL)
+
+
+class NotKept(StoreError):
+    """A result was computed and could not be written; it is here, as `computed`."""
+
+    def __init__(self, text: str, computed: Any = None) -> None:
+        super().__init__(text)
+        self.computed = computed
 
 
 def default_root() -> Path:
@@ -59,23 +73,22 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runs, self.partial, self.tmp = root / "runs", root / "partial", root / "tmp"
+        self._cleared = False
 
     def find(self, identity: Identity, load: Callable[[Path, dict[str, Any]], T]) -> T | None:
         """The kept run read by `load(its directory, its run.json)`, or None. A damaged one is moved aside."""
         path = self.runs / identity.key
-        before = None
+        if not self._cleared:  # what is looked for may have been moved out of the way by one who was killed
+            self._clear_abandoned(now=changed(self.tmp))
+        before = self._inode(path)
+        if before is None:
+            return None
         try:
-            before = _inode(path)
-            if before is None:
-                return None
-            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-            if {k: about[k] for k in asdict(identity)} != asdict(identity):
-                raise ValueError(f"{ABOUT} describes another run")
-            return load(path, about)
+            return load(path, _about(path, identity))
         except Exception as error:  # whatever can be wrong with a file
             if unreadable := _refused(error):
                 raise self.error("read", unreadable) from error
-        if _inode(path) == before:  # and not a good one that another process has put there since
+        if self._inode(path) == before:  # and not a good one that another process has put there since
             self.set_aside(path)
         return None
 
@@ -85,18 +98,26 @@ class Folder:
         facts: Mapping[str, Any],
         save: Callable[[Path], Any],
         load: Callable[[Path, dict[str, Any]], T],
+        *,
+        replace: bool = False,
     ) -> T | None:
-        """Keep what `save(directory)` writes. If another process was first, ours is dropped and theirs returned."""
-        about = {**asdict(identity), **facts, "versions": versions(), "when": datetime.now(UTC).isoformat()}
-        with self.working() as work:
-            save(work)
-            _write_json(work / ABOUT, about)
-            for _ in range(3):
+        """Keep what `save(directory)` writes. If another process was first, ours is dropped and theirs returned.
+
+        With `replace` an old run gives way, and is back in its place if we are killed before ours is there.
+        """
+        about = _sealed({**asdict(identity), **facts, "versions": versions(), "when": datetime.now(UTC).isoformat()})
+        for _ in range(TRIES):
+            with self.working() as work:
                 try:
-                    os.rename(work, self.runs / identity.key)
+                    run = _written(work / "new", save, about)
+                    if replace:
+                        self._take_out(identity.key, work)
+                    os.rename(run, self.runs / identity.key)
+                    sync_folder(self.runs)
                     return None
                 except OSError as error:
-                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    cleared = error.errno == errno.ENOENT and not work.exists()  # by one who took us for dead
+                    if not cleared and error.errno not in _OCCUPIED:
                         raise
                 theirs = self.find(identity, load)
                 if theirs is not None:
@@ -119,21 +140,26 @@ class Folder:
         try:
             for folder in (self.runs, self.partial, self.tmp):
                 folder.mkdir(parents=True, exist_ok=True)
-            work = self.tmp / f"{_place()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
-            work.mkdir()
+            work = self.tmp / owned_name()
             try:
+                work.mkdir()
                 yield work
             finally:
-                shutil.rmtree(work, ignore_errors=True)
+                to_the_end(lambda: self._clear_up(work))
         except OSError as error:
-            raise self.error("write to", error.strerror or str(error)) from error
+            raise self.error("write to", error) from error
 
     def make_ready(self) -> None:
         """Fail now, not after hours of computing, if nothing can be written; clear up after killed processes."""
-        with self.working():
-            for old in _entries(self.tmp, _WORK):
-                if _abandoned(old):
-                    shutil.rmtree(old, ignore_errors=True)
+        with self.working() as work:
+            self._clear_abandoned(now=changed(work))
+
+    def _clear_abandoned(self, now: float) -> None:
+        """Clear up after killed processes; now is by the clock of the file system, which other machines share."""
+        self._cleared = True
+        for old in self._entries(self.tmp, _WORK):
+            if abandoned(old.name, now - changed(old)):
+                self._clear_up(old)
 
     def set_aside(self, path: Path) -> None:
         """Rename what cannot be read, so that it is out of the way and still there."""
@@ -143,32 +169,67 @@ class Folder:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise self.error("write to", error.strerror or str(error)) from error
+            raise self.error("move a damaged run aside in", error) from error
 
     def finished(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Directory and run.json of every kept run that has one."""
-        for path in _entries(self.runs, _RUN):
+        for path in self._entries(self.runs, _RUN):
             if "." not in path.name:
-                with suppress(OSError, ValueError):
+                with suppress(OSError, ValueError, RecursionError):
                     yield path, json.loads((path / ABOUT).read_text(encoding="utf-8"))
 
     def everything(self) -> list[Path]:
         """All that the store has written: runs, damaged ones, checkpoints."""
-        return _entries(self.runs, _RUN) + _entries(self.partial, _CHECKPOINT)
+        return self._entries(self.runs, _RUN) + self._entries(self.partial, _CHECKPOINT)
 
     def remove(self, path: Path) -> None:
         """Remove a run or checkpoint at one stroke, so that no reader finds half of it."""
         with self.working() as work, suppress(FileNotFoundError):
             os.rename(path, work / path.name)
 
-    def error(self, verb: str, reason: str) -> StoreError:
-        """The error for a folder that cannot be used."""
-        return StoreError(
-            message(
-                f"Cannot {verb} the store `{self.root}`: {reason}.",
-                f"set {VARIABLE} to a folder you can write to",
-            )
-        )
+    def error(self, verb: str, reason: OSError | str) -> StoreError:
+        """The error for a folder that cannot be used: why, and what to do."""
+        number = reason.errno if isinstance(reason, OSError) else None
+        hint = f"set {VARIABLE} to a folder you can write to"
+        if number in NO_SPACE:
+            hint = f"free some space, or set {VARIABLE} to a folder on another disk; what is finished is safe"
+        return StoreError(message(f"Cannot {verb} the store `{self.root}`: {_words(reason)}.", hint))
+
+    def _take_out(self, key: str, work: Path) -> None:
+        """Move a run out of the way, to where `_clear_up` finds it."""
+        (work / REPLACED).mkdir()
+        with suppress(FileNotFoundError):
+            os.rename(self.runs / key, work / REPLACED / key)
+
+    def _clear_up(self, work: Path) -> None:
+        """Remove a working directory; a run that was to be replaced and was not goes back to its place.
+
+        If it cannot go back, it stays here for the next who clears up.
+        """
+        for run in self._entries(work / REPLACED, _RUN):
+            if not os.path.lexists(self.runs / run.name):
+                try:
+                    os.rename(run, self.runs / run.name)
+                except OSError:
+                    return
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _inode(self, path: Path) -> int | None:
+        try:
+            return path.lstat().st_ino
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self.error("read", error) from error
+
+    def _entries(self, folder: Path, named: re.Pattern[str]) -> list[Path]:
+        """Entries with a name of ours, in order; what else lies there is none of our business."""
+        try:
+            return sorted(path for path in folder.iterdir() if named.fullmatch(path.name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self.error("read", error) from error
 
 
 def whole(path: Path) -> Path:
@@ -189,78 +250,46 @@ def bytes_in(path: Path) -> int:
 def changed(path: Path) -> float:
     """When a run or checkpoint was written, in seconds; now for what has just gone."""
     with suppress(OSError):
-        return path.stat().st_mtime
+        return path.lstat().st_mtime
     return time.time()
 
 
-def _entries(folder: Path, named: re.Pattern[str]) -> list[Path]:
-    """Entries with a name of ours, in order; what else lies there is none of our business."""
-    try:
-        return sorted(path for path in folder.iterdir() if named.fullmatch(path.name))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _about(path: Path, identity: Identity) -> dict[str, Any]:
+    """run.json, if it is whole and describes the run of this identity."""
+    about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if SEAL in about and _sealed({k: v for k, v in about.items() if k != SEAL}) != about:
+        raise ValueError(f"{ABOUT} was changed")
+    if {k: about[k] for k in asdict(identity)} != asdict(identity):
+        raise ValueError(f"{ABOUT} describes another run")
+    return about
 
 
-def _write_json(path: Path, content: Any) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+def _sealed(about: dict[str, Any]) -> dict[str, Any]:
+    """With a hash of all the rest."""
+    text = json.dumps(about, sort_keys=True)
+    return {**about, SEAL: hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}
 
 
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _written(run: Path, save: Callable[[Path], Any], about: dict[str, Any]) -> Path:
+    run.mkdir()
+    save(run)
+    write_json(run / ABOUT, about)
+    return run
 
 
-def _refused(error: Exception) -> str | None:
+def _refused(error: Exception) -> OSError | str | None:
     """Why the system did not let us read (no permission, too many files, no memory): that is no damage."""
     cause = error.__cause__ if isinstance(error, InputError) else error
     if isinstance(cause, MemoryError):
         return "out of memory"
-    if isinstance(cause, OSError) and cause.errno in (
-        errno.EACCES,
-        errno.EPERM,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EIO,
-    ):
-        return cause.strerror
+    if isinstance(cause, OSError) and cause.errno not in _DAMAGE:
+        return cause
     return None
 
 
-def _place() -> str:
-    """This machine and this space of process numbers (containers may share a host name)."""
-    space = ""
-    with suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
-    return hashlib.blake2b(f"{socket.gethostname()} {space}".encode(), digest_size=4).hexdigest()
-
-
-def _start(pid: int) -> int | None:
-    """When a process started, in ticks; 0 if that cannot be known, None if there is no such process."""
-    try:
-        # The name of the program, in brackets, may hold anything.
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if state in "ZX" else int(rest[18])
-    except (OSError, ValueError):
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return 0
-
-
-def _abandoned(work: Path) -> bool:
-    """Has the process that works in this directory gone? Of other machines we know only that a day is long enough."""
-    owner = _WORK.fullmatch(work.name)
-    if owner is None:
-        return False
-    if owner["place"] == _place():
-        return _start(int(owner["pid"])) != int(owner["start"])
-    return time.time() - changed(work) > DAY
+def _words(reason: OSError | str) -> str:
+    if isinstance(reason, WriteError):
+        return reason.reason
+    if isinstance(reason, OSError):
+        return reason.strerror or str(reason)
+    return reason

@@ -11,12 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnlab.checks import instance, number, shown
 from attnlab.data.files import read_npz, write_npz
+from attnlab.data.owners import DAY
 from attnlab.data.tokens import Tokens
-from attnlab.errors import InputError, message
+from attnlab.data.writing import as_path
+from attnlab.errors import InputError, StoreError, message
 from attnlab.store.descent import kept_descent
-from attnlab.store.folder import DAY, Folder, bytes_in, changed, default_root, whole
+from attnlab.store.folder import Folder, NotKept, bytes_in, changed, default_root, whole
 from attnlab.store.keys import Identity, identity
+from attnlab.store.pool import checked_jobs, in_processes
 from attnlab.store.results import Done, Kept, Size, Summary, checked, frozen
 
 if TYPE_CHECKING:
@@ -45,8 +49,11 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        given = default_root() if root is None else Path(root)
-        self._folder = Folder(Path(os.path.abspath(given.expanduser())))
+        given = default_root() if root is None else as_path("root", root, "a folder")
+        try:
+            self._folder = Folder(Path(os.path.abspath(given.expanduser())))
+        except RuntimeError as error:  # "~name" of a user that there is not
+            raise InputError(message(f"`root` is {str(given)!r}, and there is no such home folder.")) from error
 
     @property
     def path(self) -> Path:
@@ -103,6 +110,7 @@ class Store:
         >>> al.Store(tempfile.mkdtemp()).keep("pi", {}, lambda: ({}, {"pi": 3.14})).facts
         {'pi': 3.14}
         """
+        _check_function("compute", compute, "a function without arguments", "lambda: function(config)")
         return self._keep(identity(kind, config), compute, fresh)
 
     def map(
@@ -135,6 +143,10 @@ class Store:
         [2, 8]
         """
         checked_jobs(jobs)
+        _check_function("function", function, "a function of one configuration")
+        if on_done is not None:
+            _check_function("on_done", on_done, "a function of one `Done`, or None")
+        instance("configs", configs, Iterable, "a list of configurations")
         began, given = time.monotonic(), list(configs)
         names = [identity(kind, config) for config in given]
         tasks = {name.key: (name, partial(function, config)) for name, config in zip(names, given, strict=True)}
@@ -161,9 +173,10 @@ class Store:
                 yield Summary(
                     key=path.name,
                     when=datetime.fromisoformat(about["when"]),
+                    seconds=float(about["seconds"]),
                     bytes=bytes_in(path),
                     path=path,
-                    **{k: about[k] for k in ("kind", "config", "seconds", "status", "versions")},
+                    **{k: about[k] for k in ("kind", "config", "status", "versions")},
                 )
             except (KeyError, TypeError, ValueError):
                 continue
@@ -174,9 +187,9 @@ class Store:
 
     def clear(self, older_than_days: float | None = None) -> Size:
         """Remove runs, damaged runs and checkpoints (all, or the older ones); returns how many and their bytes."""
-        if older_than_days is not None and not older_than_days >= 0:
-            raise InputError(message(f"`older_than_days` is {older_than_days!r}; wanted a number at least 0, or None."))
-        oldest = math.inf if older_than_days is None else time.time() - older_than_days * DAY
+        oldest = math.inf
+        if older_than_days is not None:
+            oldest = time.time() - number("older_than_days", older_than_days, least=0) * DAY
         old = [path for path in self._folder.everything() if changed(path) < oldest]
         removed = Size(len(old), sum(bytes_in(path) for path in old))
         for path in old:
@@ -188,11 +201,11 @@ class Store:
         if jobs == 1 or len(tasks) < 2:
             yield from (name.key for name, _ in tasks)
             return
-        from joblib import Parallel, delayed
+        from joblib import delayed
 
         self._folder.make_ready()
-        pool: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)  # pyright: ignore[reportArgumentType]
-        yield from pool(delayed(_keep_there)(self.path, name, compute) for name, compute in tasks)
+        calls = [delayed(_keep_there)(self.path, name, compute) for name, compute in tasks]
+        yield from in_processes(calls, jobs)
 
     def _keep(self, name: Identity, compute: Callable[[], Outcome], fresh: bool = False) -> Kept:
         kept = None if fresh else self._folder.find(name, _load)
@@ -206,15 +219,21 @@ class Store:
             error.add_note(f"while computing {name.kind!r} with {_short(name.config)}")
             raise
         about = {"seconds": time.perf_counter() - began, "status": "finished", "facts": facts}
-        if fresh:  # only now: what was kept stays if computing failed or was killed
-            self._folder.remove(self._folder.runs / name.key)
-        theirs = self._folder.place(name, about, lambda work: write_npz(work / FILE, arrays, {}), _load)
-        return Kept(arrays=arrays, facts=facts, key=name.key, seconds=about["seconds"]) if theirs is None else theirs
+        kept = Kept(arrays=arrays, facts=facts, key=name.key, seconds=about["seconds"])
+        try:
+            theirs = self._folder.place(
+                name, about, lambda run: write_npz(run / FILE, arrays, {}), _load, replace=fresh
+            )
+        except StoreError as error:
+            raise NotKept(f"{error}; `computed` of this error holds the result", kept) from error
+        return kept if theirs is None else theirs
 
 
 def _load(path: Path, about: Mapping[str, Any]) -> Kept:
     arrays, _ = read_npz(whole(path / FILE), "arrays of a kept run")
     own = {name: frozen(array) for name, array in arrays.items()}
+    if not isinstance(about["facts"], dict) or not isinstance(about["seconds"], int | float):
+        raise ValueError("run.json holds no facts")
     return Kept(arrays=own, facts=about["facts"], key=path.name, seconds=about["seconds"])
 
 
@@ -224,13 +243,11 @@ def _keep_there(root: Path, name: Identity, compute: Callable[[], Outcome]) -> s
     return name.key
 
 
+def _check_function(name: str, value: Any, wanted: str, hint: str | None = None) -> None:
+    if not callable(value):
+        raise InputError(message(f"`{name}` is {shown(value)}; wanted {wanted}.", hint))
+
+
 def _short(config: Any) -> str:
     text = repr(config)
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def checked_jobs(jobs: int) -> int:
-    """A number of processes, or -1 for all cores."""
-    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs == 0:
-        raise InputError(message(f"`jobs` is {jobs!r}; wanted a number of processes, or -1 for all cores."))
-    return jobs

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.certificate import certify
@@ -40,6 +42,8 @@ class MarginSolutions(Sequence[MarginSolution]):
             self.W[i], self.margin[i] = solution.W, solution.margin
             self.gap[i], self.violation[i] = solution.gap, solution.violation
         self.feasible = np.isfinite(self.gap)
+        for i, solution in alone.items():
+            self.feasible[i] = solution.feasible
 
     def __len__(self) -> int:
         return len(self.W)
@@ -63,9 +67,30 @@ class MarginSolutions(Sequence[MarginSolution]):
         """Of each solution."""
         return [self._known[i].status if i in self._alone else MarginStatus.OPTIMAL for i in range(len(self))]
 
+    @property
+    def counts(self) -> dict[MarginStatus, int]:
+        """How many solutions have each status; those that occur."""
+        found = Counter(self.status)
+        return {status: found[status] for status in MarginStatus if found[status]}
+
+    @property
+    def largest_gap(self) -> float | None:
+        """Of the feasible ones; None if there are none."""
+        return float(self.gap[self.feasible].max()) if self.feasible.any() else None
+
     def __repr__(self) -> str:
-        worst = f"{self.gap[self.feasible].max():.1e}" if self.feasible.any() else "none"
-        return f"MarginSolutions({len(self)}, feasible={int(self.feasible.sum())}, largest gap={worst})"
+        told = ", ".join(f"{count} {status.name.lower()}" for status, count in self.counts.items())
+        worst = "none" if self.largest_gap is None else f"{self.largest_gap:.1e}"
+        return f"MarginSolutions({len(self)}: {told}; largest gap={worst})"
+
+    def summary(self) -> dict[str, Any]:
+        """How many have each status, and the largest gap, as JSON; null where there is none."""
+        counts, gap = self.counts, self.largest_gap
+        return {
+            "trials": len(self),
+            **{status.name.lower(): counts.get(status, 0) for status in MarginStatus},
+            "largest_gap": gap if gap is not None and np.isfinite(gap) else None,
+        }
 
 
 def solve_margins(
@@ -86,11 +111,12 @@ def solve_margins(
     >>> al.solve_margins(tokens, al.optimal_tokens(tokens)).feasible.all()
     np.True_
     """
-    if not isinstance(tokens, Tokens) or tokens.trials is None:
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    if tokens.trials is None:
         raise InputError(message("`tokens` has no trial axis; wanted a batch.", "al.solve_margin solves one data set"))
     solve, usual = solver(norm)
     tolerance = usual if tolerance is None else tolerance
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     chosen = check_selections(tokens, selected)
     d = tokens.d
 
@@ -105,8 +131,14 @@ def solve_margins(
         together = frobenius_together(stacked(tokens, chosen))
     else:
         together = nuclear_together(stacked(tokens, chosen), tolerance)
-    hard = np.flatnonzero(~(together.gap <= tolerance))
-    alone = {i: solve(rows(i), chosen[i], d, tolerance) for i in hard.tolist()}
+    # Computed again for one trial, the gap may come out larger, by rounding: what might then miss is solved alone.
+    hard = np.flatnonzero(~(together.gap + together.rounding <= tolerance))
+    alone = {}
+    for i in hard.tolist():
+        try:
+            alone[i] = solve(rows(i), chosen[i], d, tolerance)
+        except InputError as error:
+            raise InputError(f"Trial {i}: {error}") from error
 
     def evidence(i: int) -> MarginSolution | None:
         if norm == "frobenius":

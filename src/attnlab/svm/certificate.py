@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
+from attnlab.svm.proof import CANCELS, residual
 from attnlab.svm.rows import Rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
-# A Farkas vector counts if the rows it weighs cancel to this, relative to their sizes.
-CANCELS = 1e-11
 # Equalities missed by more, relative to the sizes of what they compare, are not met.
 MET = 1e-9
 # Rounding of the values below this is bounded by norms alone; above it their terms are summed.
 SAFE = 1e-12
+# Values, or a bound, that rounding may have moved by more than this certify nothing.
+UNSURE = 1e-3
+_least, _most, _sum = np.minimum.reduce, np.maximum.reduce, np.add.reduce
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -37,7 +41,7 @@ def certify(
     multipliers = lifted if rows.equal is None else np.where(rows.equal, multipliers, lifted)
     raw = rows.adjoint(multipliers)
     W = raw if W is None else W
-    least, total = float(rows.inequalities(rows.values(W)).min()), float(rows.inequalities(multipliers).sum())
+    least, total = float(_least(rows.inequalities(rows.values(W)))), float(_sum(rows.inequalities(multipliers)))
     length, dual_length = sqrt(np.vdot(W, W)), sqrt(np.vdot(raw, raw))
     if not (least > 0 and total > 0 and isfinite(length) and isfinite(dual_length)):
         return None
@@ -48,17 +52,19 @@ def certify(
     reach = length * rows.norms  # no value is larger
     # Rounding, where long terms of sum l A cancel, and where values near 1 are differences of large numbers.
     rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / length
-    farthest = float(reach.max())
-    if 4 * EPS * farthest < SAFE:
-        rounding += 4 * EPS * farthest
-    else:
-        rounding += max(0.0, 1.0 - float(rows.inequalities(values - 4 * EPS * rows.sizes(W)).min()))
+    farthest = float(_most(reach))
+    lowered = 4 * EPS * farthest
+    if not lowered < SAFE:
+        lowered = lowered_by_rounding(rows, W, values, farthest)
+        if not lowered < 1.0:
+            return None
+    rounding += lowered
     # |W - W*|^2 <= |W|^2 - |W*|^2 for feasible W, and |W*| >= |W| / (1 + gap).
     uncertain = gap + rounding
     error = sqrt(uncertain * (2.0 + uncertain)) / (1.0 + uncertain)
     slack = error * reach + 1e-12
     widest = error * farthest + 1e-12
-    missed = _missed(rows, values, length)
+    missed = 0.0 if rows.equal is None else missed_equalities(rows, values, multipliers, length)
     reason = None
     if missed:
         reason = f"the equalities are missed by up to {missed:.1e}"
@@ -75,13 +81,48 @@ def certify(
         gap=gap,
         violation=_violation(rows, values),
         direction_error=error,
-        status=MarginStatus.OPTIMAL if gap <= tolerance and not missed else MarginStatus.INACCURATE,
+        status=status_of(gap <= tolerance and not missed and rounding <= UNSURE),
         farkas=None,
         farkas_residual=None,
         norm="frobenius",
         selected=selected,
         reason=reason,
         unique=True,
+    )
+
+
+def status_of(certified: bool) -> MarginStatus:
+    """Of a W that separates."""
+    return MarginStatus.OPTIMAL if certified else MarginStatus.INACCURATE
+
+
+def lowered_by_rounding(rows: Rows, W: Array, values: Array, farthest: float) -> float:
+    """How far below 1 the least value may be because of rounding; 1 or more: perhaps W does not separate.
+
+    `farthest` is an upper bound of the values, which are 1 or more.
+    """
+    if 4 * EPS * farthest < SAFE:
+        return 4 * EPS * farthest
+    return max(0.0, 1.0 - float(rows.inequalities(values - 4 * EPS * rows.sizes(W)).min()))
+
+
+def merely_feasible(rows: Rows, plain: MarginSolution, norm: str, value: Callable[[Array], float]) -> MarginSolution:
+    """The Frobenius solution as a W that separates, without a bound in this norm, whose value is given."""
+    power = int(np.frexp(np.abs(plain.W).max())[1])
+    unit = value(np.ldexp(plain.W, -power))
+    return replace(
+        plain,
+        norm=norm,
+        margin=float(np.ldexp(1.0 / unit, -power)),
+        multipliers=np.zeros(rows.shape),
+        value_error=rows.scatter(np.full(len(rows), np.inf), np.nan),
+        support=None,
+        rank_floor=None,
+        gap=np.inf,
+        direction_error=None,
+        status=MarginStatus.INACCURATE,
+        reason="no multipliers for this norm were found",
+        unique=None,
     )
 
 
@@ -93,15 +134,18 @@ def _tight(rows: Rows, values: Array, slack: Array) -> NDArray[np.bool_]:
 def _violation(rows: Rows, values: Array) -> float:
     """The most by which a constraint is missed."""
     missed = 0.0 if rows.equal is None else float(np.abs(values[rows.equal]).max(initial=0.0))
-    return max(0.0, 1.0 - float(rows.inequalities(values).min()), missed)
+    return max(0.0, 1.0 - float(_least(rows.inequalities(values))), missed)
 
 
-def _missed(rows: Rows, values: Array, length: float) -> float:
-    """By how much the equalities are missed; 0 where it is rounding."""
-    if rows.equal is None:
+def missed_equalities(rows: Rows, values: Array, multipliers: Array, length: float) -> float:
+    """By how much the equalities are missed; 0 where it is rounding, and where meeting them would not lengthen W."""
+    if rows.equal is None or not rows.equal.any():
         return 0.0
-    missed = float(np.abs(values)[rows.equal].max(initial=0.0))
-    return missed if missed > MET * (1.0 + length * float(rows.norms.max())) else 0.0
+    missed = np.abs(values)[rows.equal]
+    wrong = missed > MET * (1.0 + length * rows.norms[rows.equal])
+    # |W*| is at least the bound of the multipliers, if the equalities hold; a W that misses them may be below it.
+    gained = float(np.abs(multipliers[rows.equal]) @ missed) / float(rows.inequalities(multipliers).sum())
+    return float(missed.max()) if wrong.any() or not gained <= MET else 0.0
 
 
 def without_solution(
@@ -127,13 +171,11 @@ def infeasible(
 ) -> MarginSolution:
     total = _weight(rows, weights)
     weights = weights / total if total > 0 else weights
-    sizes = float(np.abs(weights) @ rows.norms)
-    residual = float(np.linalg.norm(rows.adjoint(weights))) / sizes if sizes > 0 else 0.0
     nothing = np.full(rows.shape, np.nan)
     return MarginSolution(
         W=np.full((d, d), np.nan), margin=0.0, multipliers=nothing, values=nothing, value_error=nothing, support=None,
         rank_floor=None, gap=np.inf, violation=np.inf, direction_error=np.inf, status=status,
-        farkas=rows.scatter(weights), farkas_residual=residual, norm="frobenius", selected=selected,
+        farkas=rows.scatter(weights), farkas_residual=residual(rows, weights), norm="frobenius", selected=selected,
         reason=status.value,
     )  # fmt: skip
 

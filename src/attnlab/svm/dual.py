@@ -74,8 +74,17 @@ def least_distance(gram: Array, bound: Array) -> tuple[Array, float]:
     stacked = np.vstack([factor.T, bound])
     target = np.zeros(len(stacked))
     target[-1] = 1.0
-    u: Array = nnls(stacked, target, maxiter=50 * len(bound) + 1000)[0]  # pyright: ignore[reportOptionalSubscript]
-    return u, float(1.0 - bound @ u)
+    u = non_negative(stacked, target)
+    return (np.zeros(len(bound)), 0.0) if u is None else (u, float(1.0 - bound @ u))
+
+
+def non_negative(matrix: Array, target: Array) -> Array | None:
+    """u >= 0 of least |matrix u - target|; None where the search for it does not end."""
+    try:
+        found: Any = nnls(matrix, target, maxiter=50 * matrix.shape[1] + 1000)
+    except (RuntimeError, ValueError):  # it cycles, or was given what is not finite
+        return None
+    return found[0] if np.isfinite(found[0]).all() else None
 
 
 def refine(gram: Array, bound: Array, multipliers: Array) -> Array:

@@ -7,13 +7,14 @@ every row with l > 0. Those S form the optimal face: a slice of the cone of posi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import finite_array, instance
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
@@ -98,6 +99,7 @@ def distance_to_face(W: ArrayLike, solution: MarginSolution) -> float:
     >>> round(distance_to_face([[1.0, 0.9], [-0.9, 1.0]], svm), 4)
     0.669
     """
+    instance("solution", solution, _solution_class(), "what al.solve_margin returns")
     face = solution.face
     if face is None:
         raise InputError(
@@ -106,17 +108,42 @@ def distance_to_face(W: ArrayLike, solution: MarginSolution) -> float:
                 "solve with norm='nuclear', and look at solution.reason",
             )
         )
-    given = np.asarray(W, dtype=np.float64)
-    if given.shape != solution.W.shape or not np.isfinite(given).all() or not given.any():
+    given = finite_array("W", W)
+    if given.shape != solution.W.shape or not given.any():
         raise InputError(
             message(f"`W` has shape {given.shape}; wanted finite numbers, not all zero, of shape {solution.W.shape}.")
         )
     given = given / np.abs(given).max()
+    face = _of_order_one(face)
     given = given / np.linalg.norm(given)
     inside = face.U.T @ given @ face.V
     outside = np.linalg.norm(given - face.U @ inside @ face.V.T) ** 2 + np.linalg.norm(inside - inside.T) ** 2 / 4.0
     nearest = _project(face, 0.5 * (inside + inside.T))
     return float(min(1.0, np.sqrt(outside + np.linalg.norm(nearest - 0.5 * (inside + inside.T)) ** 2)))
+
+
+def _solution_class() -> type[MarginSolution]:
+    from attnlab.svm.solution import MarginSolution
+
+    return MarginSolution
+
+
+def _of_order_one(face: OptimalFace) -> OptimalFace:
+    """The same face with S, and so its bounds, of order one."""
+    power = int(np.frexp(np.abs(face.S).max())[1])
+    if abs(power) < 100:
+        return face
+    return at_power(face, power)
+
+
+def at_power(face: OptimalFace, power: int) -> OptimalFace:
+    """The face of the rows times 2^power: S is divided by that."""
+    return replace(
+        face,
+        S=np.ldexp(face.S, -power),
+        B=np.ldexp(face.B, power),
+        sizes=np.ldexp(face.sizes, power),
+    )
 
 
 def _project(face: OptimalFace, G: Array) -> Array:

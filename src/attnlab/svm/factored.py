@@ -15,16 +15,19 @@ optimum where |M| <= 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import enough_memory, whole
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
+from attnlab.svm.certificate import EPS
 from attnlab.svm.factors import Factors, Point, balanced, local_solutions, polished, random_starts
-from attnlab.svm.rows import Rows, check_selected, check_tolerance, margin_rows
+from attnlab.svm.rows import Rows, check_selected, check_tolerance, selected_rows
+from attnlab.svm.scales import check_range, normalized
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-8
@@ -134,37 +137,113 @@ def solve_factored(
     >>> found.value, found.W.tolist(), found.certified_global
     (1.0, [[1.0, 0.0], [0.0, 0.0]], True)
     """
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
     chosen = check_selected(tokens, selected)
-    check_tolerance(tolerance)
-    for name, number, least in (("m", m, 1), ("restarts", restarts, 0), ("seed", seed, 0)):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
-            raise InputError(message(f"`{name}` is {number!r}; wanted a whole number of at least {least}."))
-    rows = margin_rows(tokens, chosen)
+    tolerance = check_tolerance(tolerance)
+    m, restarts, seed = whole("m", m), whole("restarts", restarts, 0), whole("seed", seed, 0)
+    enough_memory(2.0 * tokens.d * m, f"K and Q of width `m` = {m}", "`m` beyond d gains nothing")
+    rows = selected_rows(tokens, chosen)
     if convex is None:
         from attnlab.svm.nuclear import solve_nuclear
 
         convex = solve_nuclear(rows, chosen, tokens.d, tolerance)
     _check_convex(convex, tokens, chosen)
     if len(rows) == 0 or not convex.feasible:
-        without = _without(rows, convex, chosen, int(m), tokens.d)
+        without = _without(rows, convex, chosen, m, tokens.d)
         if throw and not convex.feasible:
             raise InfeasibleSelection(message(without.status.value, "throw=False returns the certificate"), convex)
         return without
+    search = Search(m, restarts, seed, tolerance)
+    with np.errstate(all="ignore"):
+        if rows.ordinary:
+            return _solve(rows, convex, chosen, search)
+        return _solve_scaled(rows, convex, chosen, search)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The width, and how hard to look for K and Q of it; see `solve_factored`."""
+
+    m: int
+    restarts: int
+    seed: int
+    tolerance: float
+
+
+def _solve_scaled(rows: Rows, convex: MarginSolution, chosen: NDArray[np.intp], search: Search) -> FactoredSolution:
+    """For rows of any scale: K and Q each take half of the exponent of W."""
+    small, scale = normalized(rows)
+    if scale.exponent % 2:
+        small, scale = replace(small, p=2.0 * small.p), replace(scale, exponent=scale.exponent - 1)
+    power, half = scale.exponent, scale.exponent // 2
+    inside = np.ldexp(convex.multipliers.reshape(-1)[rows.where], power + scale.excess)
+    near = replace(convex, W=np.ldexp(convex.W, power), multipliers=rows.scatter(inside))
+    if near.rank_floor is not None:
+        near = replace(near, rank_floor=float(np.ldexp(near.rank_floor, power)))
+    found = _solve(small, near, chosen, search)
+    if not found.feasible:
+        return replace(found, convex=convex, found=np.ldexp(found.found, -power))
+    multipliers = found.multipliers.reshape(-1)[rows.where]
+    for what, sizes, powers in (
+        ("K and Q", np.abs(found.K), -half),
+        ("W", np.abs(found.W), -power),
+        ("|W|_*", found.value, -power),
+        ("the multipliers", np.abs(multipliers), -power - scale.excess),
+    ):
+        check_range(what, sizes, powers, rows, scale)
+    left = np.ldexp(np.ldexp(found.W, -power), power)  # small entries may have become zero
+    if not (np.ldexp(small.values(left) - 4 * EPS * small.sizes(left), scale.excess) > 0).all():
+        return _without(rows, convex, chosen, search.m, len(convex.W), FactoredStatus.NOT_FOUND)
+    asks = float(np.ldexp(multipliers, -scale.excess).sum())
+    bound = found.lower_bound
+    if not scale.even:
+        bound = asks / found.spectral if found.spectral > 0 else 0.0
+    gap = max(found.value / bound - 1.0, 0.0) if bound > 0 else np.inf
+    status = found.status
+    if status is FactoredStatus.GLOBAL and gap > search.tolerance:
+        status = FactoredStatus.INACCURATE
+    return replace(
+        found,
+        K=np.ldexp(found.K, -half),
+        Q=np.ldexp(found.Q, -half),
+        W=np.ldexp(found.W, -power),
+        value=float(np.ldexp(found.value, -power)),
+        lower_bound=float(np.ldexp(bound, -power)),
+        gap=gap,
+        certified_global=gap <= search.tolerance,
+        multipliers=rows.scatter(np.ldexp(multipliers, -power - scale.excess)),
+        found=np.ldexp(found.found, -power),
+        convex=convex,
+        status=status,
+    )
+
+
+def _solve(rows: Rows, convex: MarginSolution, chosen: NDArray[np.intp], search: Search) -> FactoredSolution:
+    """For rows of ordinary scale; `convex` separates them."""
+    try:
+        return _best_point(rows, convex, chosen, search)
+    except np.linalg.LinAlgError:
+        return _without(rows, convex, chosen, search.m, len(convex.W), FactoredStatus.NOT_FOUND)
+
+
+def _best_point(rows: Rows, convex: MarginSolution, chosen: NDArray[np.intp], search: Search) -> FactoredSolution:
+    m, tolerance = search.m, search.tolerance
     factors = Factors.of(rows)
     pull = convex.multipliers.reshape(-1)[rows.where] * factors.size
-    pull = pull / np.linalg.norm(factors.adjoint(pull), 2)
+    pulled = float(np.linalg.norm(factors.adjoint(pull), 2))
+    if not pulled > 0:  # no multipliers came with it: equal ones are as good a start as any
+        pull = np.ones(len(rows))
+        pulled = max(float(np.linalg.norm(factors.adjoint(pull), 2)), 1e-3 * len(rows))
+    pull = pull / pulled
     bound = factors.lower_bound(pull) / factors.size
     if convex.rank is not None and convex.rank <= m:
         # Only as many columns as the rank: others are zero, and Newton's method would leave them so.
         points, found = [polished(factors, factors.reduced(convex.W, convex.rank), pull)], np.zeros(0)
     else:
-        width = min(int(m), factors.f.shape[1], factors.z.shape[1])
-        drawn = random_starts(factors, width, int(restarts), int(seed), float(pull.sum()))
+        width = min(m, factors.f.shape[1], factors.z.shape[1])
+        drawn = random_starts(factors, width, search.restarts, search.seed, float(pull.sum()))
         points = local_solutions(factors, [factors.reduced(convex.W, width), *drawn], pull)
         found = np.array([point.value for point in points]) / factors.size
-    return _solution(rows, factors, points[0], int(m), bound, found, convex, chosen, tolerance)
+    return _solution(rows, factors, points[0], m, bound, found, convex, chosen, tolerance)
 
 
 def _check_convex(convex: MarginSolution, tokens: Tokens, chosen: NDArray[np.intp]) -> None:
@@ -197,6 +276,8 @@ def _solution(
     K, Q = K / np.sqrt(factors.size), Q / np.sqrt(factors.size)
     W = K @ Q.T
     least = float(rows.values(W).min())
+    if not (least > 0 and np.isfinite(least)):
+        return _without(rows, convex, chosen, m, len(factors.left), FactoredStatus.NOT_FOUND, found, bound)
     K, Q, W = K / np.sqrt(least), Q / np.sqrt(least), W / least
     multipliers = np.maximum(point.multipliers, 0.0) / factors.size
     M = rows.adjoint(multipliers)
@@ -207,7 +288,7 @@ def _solution(
     length = np.sqrt(np.sum(K**2) + np.sum(Q**2))
     stationarity = float(np.sqrt(np.sum((K - M @ Q) ** 2) + np.sum((Q - M.T @ K) ** 2)) / length)
     slackness = float(multipliers @ np.abs(values - 1.0)) / total if total > 0 else np.inf
-    gap = max(value / bound - 1.0, 0.0)
+    gap = max(value / bound - 1.0, 0.0) if bound > 0 else np.inf
     if gap <= tolerance:
         status = FactoredStatus.GLOBAL
     elif max(stationarity, slackness) <= STATIONARY:

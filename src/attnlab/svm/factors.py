@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
-from attnlab.svm.rows import Rows, check_scale
+from attnlab.svm.rows import Rows
 
 # Rounds of the augmented Lagrangian, and the violation at which it hands over to Newton's method.
 ROUNDS, NEAR = 40, 1e-5
@@ -57,7 +57,6 @@ class Factors:
     @classmethod
     def of(cls, rows: Rows) -> Factors:
         """From constraint rows, none of which is zero."""
-        check_scale(rows.norms)
         p, q = rows.p, rows.queries
         longest = np.abs(p).max(), np.abs(q).max()
         p, q = p / longest[0], q / longest[1]
@@ -86,6 +85,8 @@ class Factors:
     def reduced(self, W: Array, m: int) -> Array:
         """The balanced factors of the best approximation of W of rank m, stacked, in reduced coordinates."""
         inside = self.left.T @ W @ self.right * self.size
+        if not np.isfinite(inside).all():
+            raise np.linalg.LinAlgError("W is too large for these coordinates")
         return balanced(*np.linalg.svd(inside, full_matrices=False), m)
 
     def point(self, both: Array, multipliers: Array) -> Point:
@@ -203,12 +204,14 @@ def _newton_step(factors: Factors, both: Array, pull: Array, tight: NDArray[np.b
     # Gradient of f^T K Q^T z by K is f (Q^T z)^T, by Q it is z (K^T f)^T.
     by_keys = np.einsum("ji,jm->jim", f, z @ both[a:])
     by_queries = np.einsum("ji,jm->jim", z, f @ both[:a])
-    slopes = np.concatenate([by_keys, by_queries], axis=1).reshape(len(f), -1)
+    slopes = np.concatenate([by_keys, by_queries], axis=1).reshape(len(f), size * m)
     whole = np.zeros((size * m + len(f),) * 2)
     whole[: size * m, : size * m] = np.kron(hessian, np.eye(m))
     whole[: size * m, size * m :] = -slopes.T
     whole[size * m :, : size * m] = slopes
     wrong = np.concatenate([(both - factors.pulled(both, M)).ravel(), factors.values(both)[tight] - 1.0])
+    if not (np.isfinite(whole).all() and np.isfinite(wrong).all()):
+        raise np.linalg.LinAlgError("K and Q are beyond float64")
     found = lstsq(whole, -wrong, cond=1e-12, lapack_driver="gelsy")
     assert found is not None
     step = found[0]

@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import real_array
+from attnlab.checks import finite_array, instance, real_array
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.generalized import check_kept
+from attnlab.svm.ranges import LEAST, MOST, largest_exponent
+from attnlab.svm.rows import ORDINARY
 from attnlab.train.alignment import misalignment
 
+# Logarithms that differ by more have no sums.
+FARTHEST = 1e300
 # Log-ratios that no W fits better than this, relative to the largest of them, are not those of an attention map.
 FITS = 1e-6
 # Up to this many numbers the least-squares system is written out; beyond, it is solved by products alone.
@@ -42,7 +46,7 @@ class FinitePart:
     consistent: bool
 
     def __repr__(self) -> str:
-        return f"FinitePart(|W|={np.linalg.norm(self.W):.4g}, residual={self.residual:.1e})"
+        return f"FinitePart(|W|={_direction(self.W)[1]:.4g}, residual={self.residual:.1e})"
 
 
 def finite_part(
@@ -71,6 +75,7 @@ def finite_part(
     [[1.0, 0.0], [0.0, 0.0]]
     """
     level = check_kept(tokens, kept)
+    instance("logarithmic", logarithmic, bool, "True or False")
     logs = _logarithms(attention, level, logarithmic)
     T, d = tokens.T, tokens.d
     level, logs = level.reshape(-1, T), logs.reshape(-1, T)
@@ -81,17 +86,25 @@ def finite_part(
     shared = level & (count > 1)[:, None]
     query, token = np.nonzero(shared)
     x = np.where(level[:, :, None], tokens.x[sequence], 0.0)
+    x, queries, powers, power = _at_common_scale(x, queries)
     p = (x - (x.sum(1) / count[:, None])[:, None])[query, token]
     target = (logs - (logs.sum(-1) / count)[:, None])[query, token]
-    W = _least_solution(p, queries, query, target) if query.size else np.zeros((d, d))
-    if not np.isfinite(W).all():
+    with np.errstate(all="ignore"):
+        W = _least_solution(p, queries, query, target, powers[query]) if query.size else np.zeros((d, d))
+        values = np.ldexp(np.einsum("jd,jd->j", p, (queries @ W.T)[query]), powers[query])
+        largest = largest_exponent(np.abs(W), -power) if np.isfinite(W).all() else MOST + 1
+        W = np.ldexp(W, -power)
+    if largest is not None and not LEAST <= largest <= MOST:
+        told = "small that the weights with this attention overflow"
+        if largest < LEAST:
+            told = "large that the weights with this attention underflow"
         raise InputError(
             message(
-                "`tokens` are so small that the weights with this attention overflow float64.",
+                f"`tokens` are so {told} float64.",
                 "scale the tokens by a and the queries by b; W then scales by 1 / (a b)",
             )
         )
-    residual = _spread(np.einsum("jd,jd->j", p, (queries @ W.T)[query]) - target, query, len(queries))
+    residual = _spread(values - target, query, len(queries))
     consistent = residual <= FITS * max(1.0, _spread(target, query, len(queries)))
     if throw and not consistent:
         raise InputError(
@@ -101,6 +114,25 @@ def finite_part(
             )
         )
     return FinitePart(W=W, residual=residual, consistent=consistent)
+
+
+def _at_common_scale(x: Array, queries: Array) -> tuple[Array, Array, NDArray[np.intp], int]:
+    """Tokens (M, T, d) and queries (M, d) with what their products were divided by: 2^(powers + power).
+
+    Nothing changes at ordinary scale. Else the tokens and the query of each row are of order one, and `powers`, (M,),
+    at most 0, tells how much shorter than the longest its products were.
+    """
+    sizes, far = np.abs(x).max((1, 2)), np.abs(queries).max(1)
+    ordinary = all(part.min() > 1.0 / ORDINARY and part.max() < ORDINARY for part in (sizes, far))
+    if ordinary:
+        return x, queries, np.zeros(len(x), dtype=np.intp), 0
+    token_exponents, query_exponents = np.frexp(sizes)[1].astype(np.intp), np.frexp(far)[1].astype(np.intp)
+    powers = token_exponents + query_exponents
+    live = (sizes > 0) & (far > 0)
+    power = int(powers[live].max()) if live.any() else 0
+    x = np.ldexp(x, -token_exponents[:, None, None])
+    queries = np.ldexp(queries, -query_exponents[:, None])
+    return x, queries, np.where(live, powers - power, 0), power
 
 
 def _logarithms(attention: ArrayLike, level: NDArray[np.bool_], logarithmic: bool) -> Array:
@@ -120,12 +152,23 @@ def _logarithms(attention: ArrayLike, level: NDArray[np.bool_], logarithmic: boo
         )
     logs = np.full(level.shape, -np.inf)
     logs[level] = inside if logarithmic else np.log(inside)
-    return np.where(level, logs - logs.max(-1, keepdims=True), 0.0)
+    with np.errstate(over="ignore"):
+        below = np.where(level, logs - logs.max(-1, keepdims=True), 0.0)
+    if (below < -FARTHEST).any():
+        raise InputError(
+            message(
+                f"`attention` has logarithms of kept tokens that differ by {-below.min():.1e}; {FARTHEST:.0e} is most."
+            )
+        )
+    return below
 
 
-def _least_solution(p: Array, queries: Array, query: NDArray[np.intp], target: Array) -> Array:
-    """The least W with p_j . W q_j = target_j, by least squares; the rows of a query share one scale, which is removed.
+def _least_solution(
+    p: Array, queries: Array, query: NDArray[np.intp], target: Array, powers: NDArray[np.intp]
+) -> Array:
+    """The least W with 2^powers_j p_j . W q_j = target_j, by least squares.
 
+    The rows of a query share one scale, which is removed; infinite where that leaves no float64 numbers.
     W = U M V^T with U, V orthonormal bases of the differences and of the queries (both at any scale).
     """
     starts = np.flatnonzero(np.diff(query, prepend=-1))
@@ -134,17 +177,17 @@ def _least_solution(p: Array, queries: Array, query: NDArray[np.intp], target: A
     possible = (far > 0) & (near > 0)  # 0 = target is left to the residual
     if not possible.any():
         return np.zeros((p.shape[1], queries.shape[1]))
-    p, query, target, far, near = p[possible], query[possible], target[possible], far[possible], near[possible]
+    p, query, target, powers = p[possible], query[possible], target[possible], powers[possible]
+    far, near = far[possible], near[possible]
     # One common size is divided out last; what is left per row scales that row only.
     sizes = far.max(), near.max()
-    row = (far / sizes[0]) * (near / sizes[1])
+    row = np.ldexp((far / sizes[0]) * (near / sizes[1]), powers)
     p = p / far[:, None]
     q = queries[query] / near[:, None]
     U, V = spanning(p), spanning(queries[np.unique(query)])
     left, right = p @ U, q @ V
     shape = (left.shape[1], right.shape[1])
-    with np.errstate(over="ignore", divide="ignore"):
-        wanted = target / row
+    wanted = target / row
     if not np.isfinite(wanted).all():
         return np.full((p.shape[1], queries.shape[1]), np.inf)
     if left.size * right.shape[1] <= WRITTEN_OUT:
@@ -152,8 +195,7 @@ def _least_solution(p: Array, queries: Array, query: NDArray[np.intp], target: A
         M = np.linalg.lstsq(system, wanted, rcond=None)[0].reshape(shape)
     else:
         M = _least_squares_by_products(left, right, wanted)
-    with np.errstate(over="ignore"):
-        return U @ M @ V.T / sizes[0] / sizes[1]
+    return U @ M @ V.T / sizes[0] / sizes[1]
 
 
 def _least_squares_by_products(left: Array, right: Array, target: Array) -> Array:
@@ -235,17 +277,31 @@ def combine(finite: ArrayLike, margin: ArrayLike, W: ArrayLike) -> Combination:
     if len({part.shape for part in parts}) > 1:
         shapes = ", ".join(str(part.shape) for part in parts)
         raise InputError(message(f"`finite`, `margin`, `W` have shapes {shapes}; wanted one shape."))
-    (f, size), (m, reach), (w, length) = (_direction(part) for part in parts)
+    with np.errstate(over="ignore"):
+        (f, size), (m, reach), (w, length) = (_direction(part) for part in parts)
+    for name, number in (("finite", size), ("margin", reach), ("W", length)):
+        if not np.isfinite(number):
+            raise InputError(message(f"`{name}` is longer than the largest float64 number, 1.8e308.", f"{name} / 16"))
     if length == 0:
         raise InputError(message("`W` is zero; it has no direction to compare with."))
     a, b, c = float(np.sum(f * w)), float(np.sum(m * w)), float(np.sum(f * m))
     rise, fall = b - a * c, a - b * c
     if size and reach and rise > 0 and fall > 0:
-        gamma = size * (rise / fall)
+        with np.errstate(over="ignore"):
+            gamma = size * (rise / fall)
     else:
         gamma = np.inf if reach and (not size or b > a) else 0.0
-    best = parts[1] if gamma == np.inf else parts[0] + gamma * m
-    nearest = length * b - size * c if reach else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        best = parts[1] if gamma == np.inf else parts[0] + gamma * m
+        nearest = length * b - size * c if reach else 0.0
+        mixed = parts[0] + nearest * m
+    if not (np.isfinite(best).all() and np.isfinite(mixed).all()):
+        raise InputError(
+            message(
+                "`finite` and `W` are so long that their mixture is no matrix of float64 numbers.",
+                "divide both by one power of two; gamma is divided by it too",
+            )
+        )
     return Combination(
         W=best,
         gamma=gamma,
@@ -254,13 +310,13 @@ def combine(finite: ArrayLike, margin: ArrayLike, W: ArrayLike) -> Combination:
         finite_correlation=a if size else np.nan,
         margin_correlation=b if reach else np.nan,
         least_squares_gamma=nearest,
-        least_squares_correlation=_cosine(parts[0] + nearest * m, w),
+        least_squares_correlation=_cosine(mixed, w),
     )
 
 
 def _matrix(name: str, given: ArrayLike) -> Array:
-    matrix = real_array(name, given)
-    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+    matrix = finite_array(name, given)
+    if matrix.ndim != 2:
         raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted one matrix of finite numbers."))
     return matrix
 
@@ -271,7 +327,8 @@ def _direction(matrix: Array) -> tuple[Array, float]:
     if largest == 0:
         return matrix, 0.0
     length = float(np.linalg.norm(matrix / largest))
-    return matrix / largest / length, largest * length
+    with np.errstate(under="ignore"):
+        return matrix / largest / length, largest * length
 
 
 def _cosine(matrix: Array, direction: Array) -> float:

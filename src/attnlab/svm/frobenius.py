@@ -10,7 +10,8 @@ from attnlab.data.tokens import Array
 from attnlab.svm.certificate import CANCELS, EPS, better, certify, infeasible, unconstrained, without_solution
 from attnlab.svm.dual import FAR, ROUNDS, active_set, gram_free, least_distance, refine
 from attnlab.svm.level import solve_level
-from attnlab.svm.rows import Rows, check_scale
+from attnlab.svm.rows import Rows
+from attnlab.svm.scales import Measure, at_any_scale
 from attnlab.svm.solution import MarginSolution
 
 TOLERANCE = 1e-10
@@ -23,18 +24,29 @@ SHARP = 20_000_000
 
 
 def solve_rows(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float = TOLERANCE) -> MarginSolution:
-    """Solve for given constraint rows, some of which may be equalities."""
+    """Solve for given constraint rows of any scale, some of which may be equalities."""
+    return at_any_scale(solve_ordinary, rows, selected, d, tolerance, _MEASURE)
+
+
+def _length(W: Array) -> float:
+    return float(np.linalg.norm(W))
+
+
+_MEASURE = Measure(value=_length, dual=_length, degree=2)
+
+
+def solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float = TOLERANCE) -> MarginSolution:
+    """The same for rows of ordinary scale; a proof that there is no W is judged by its norm alone."""
     if rows.equal is not None and rows.equal.any():
         return solve_level(rows, selected, d, tolerance)
     if len(rows) == 0:
         return unconstrained(rows, selected, d)
-    check_scale(rows.norms)
-    if rows.norms.min() == 0:  # 0 >= 1: a duplicate of the selected token, or a zero query
-        return infeasible(rows, (rows.norms == 0).astype(float), selected, d)
     # Rows scaled to unit length: <A_j/|A_j|, W> >= 1/|A_j|; the common size of the bounds is taken out.
-    unit = rows.unit()
     bound = 1.0 / rows.norms
-    size = float(bound.max())
+    size = float(np.maximum.reduce(bound))
+    if size == np.inf:  # 0 >= 1: a duplicate of the selected token, or a zero query
+        return infeasible(rows, (rows.norms == 0).astype(float), selected, d)
+    unit = rows.unit()
     bound = bound / size
 
     def finished(scaled: Array) -> MarginSolution | None:

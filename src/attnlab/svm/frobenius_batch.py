@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
+from attnlab.svm.certificate import EPS, UNSURE
 from attnlab.svm.dual import MET, ROUNDS
 from attnlab.svm.stacked import StackedRows, Together
 
@@ -23,7 +24,7 @@ def frobenius_together(rows: StackedRows) -> Together:
     trials, N, d = rows.p.shape
     found = Together.empty(trials, N, d)
     step = max(1, GRAMS // N**2)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for start in range(0, trials, step):
             some = slice(start, start + step)
             found.multipliers[some], settled = _multipliers(rows, some)
@@ -100,5 +101,8 @@ def _certify(rows: StackedRows, some: slice, found: Together) -> None:
     W = np.where(good[:, None, None], raw / least[:, None, None], np.nan)
     found.W[some] = W
     found.margin[some] = least / length
+    # Where rounding may have moved the least value, or the bound, the trial is judged alone.
+    found.rounding[some] = 8 * EPS * (length / least) * rows.longest[some]
+    good &= found.rounding[some] <= UNSURE
     found.gap[some] = np.where(good, np.maximum(length**2 / (least * total) - 1.0, 0.0), np.inf)
     found.violation[some] = np.maximum(0.0, 1.0 - least_value(W))

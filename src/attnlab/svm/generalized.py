@@ -16,10 +16,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import boolean_array, instance
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm.margin import NormLike, solver
-from attnlab.svm.rows import Rows, check_tolerance, margin_rows
+from attnlab.svm.rows import Rows, check_tolerance, selected_rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 
@@ -34,7 +35,7 @@ def level_rows(tokens: Tokens, kept: ArrayLike) -> tuple[Rows, NDArray[np.intp]]
     """
     level = check_kept(tokens, kept)
     anchor = level.argmax(-1)
-    rows = margin_rows(tokens, anchor)
+    rows = selected_rows(tokens, anchor)
     return replace(rows, equal=level.reshape(-1)[rows.where]), anchor
 
 
@@ -70,7 +71,7 @@ def solve_generalized(
     """
     solve, usual = solver(norm)
     if tolerance is not None:
-        check_tolerance(tolerance)
+        tolerance = check_tolerance(tolerance)
     rows, anchor = level_rows(tokens, kept)
     solution = solve(rows, anchor, tokens.d, usual if tolerance is None else tolerance)
     if throw and not solution.feasible:
@@ -84,19 +85,14 @@ def solve_generalized(
 
 def check_kept(tokens: Tokens, kept: ArrayLike) -> NDArray[np.bool_]:
     """Kept tokens as a boolean array laid out as the tokens are, all visible, at least one for each query."""
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+    instance("tokens", tokens, Tokens, "al.Tokens")
     if tokens.trials is not None:
         raise InputError(message("`tokens` is a batch of trials; wanted one data set.", "index it: tokens[0]"))
     visible = tokens.visible
-    given = np.asarray(kept)
-    if given.dtype != bool and (given.dtype.kind not in "iuf" or not np.isin(given, (0, 1)).all()):
-        raise InputError(
-            message("`kept` must be boolean (True = keeps attention), or 0 and 1.", "attention > 1e-3, for instance")
-        )
+    given = boolean_array("kept", kept, "True where a token keeps attention, or 0 and 1")
     if given.shape != visible.shape:
         raise InputError(message(f"`kept` has shape {given.shape}; wanted one entry per token, {visible.shape}."))
-    level = given.astype(bool)
+    level = given
     if (level & ~visible).any():
         where = tuple(int(k) for k in np.argwhere(level & ~visible)[0])
         raise InputError(message(f"`kept` names tokens that the mask hides, the first at index {where}."))

@@ -22,6 +22,7 @@ left to `attnlab.svm.corners`, which is exact.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import scipy.linalg
@@ -31,11 +32,13 @@ from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessI
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.svm.certificate import EPS, UNSURE, lowered_by_rounding, merely_feasible, missed_equalities, status_of
 from attnlab.svm.corners import solve_by_corners
 from attnlab.svm.dual import least_distance
-from attnlab.svm.frobenius import solve_rows
+from attnlab.svm.frobenius import solve_ordinary as least_frobenius
 from attnlab.svm.norms import Norm
 from attnlab.svm.rows import Rows, check_tolerance
+from attnlab.svm.scales import Measure, at_any_scale
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 TOLERANCE = 1e-7
@@ -69,8 +72,8 @@ def solve_rows_norm(
         A `MarginSolution` whose `margin` is 1 / |W| in this norm and whose multipliers l have dual(sum l A) = 1, so
         that sum l <= optimum <= |W|. The gap is the one reached; the status is INACCURATE where it is above the
         tolerance. `support` marks constraints that are tight at this W, to the square root of the gap. A gap in a
-        general norm does not bound the distance to an optimum, which need not be unique: `direction_error` is inf and
-        `rank` None.
+        general norm does not bound the distance to an optimum, which need not be unique: `direction_error` is inf,
+        `rank` is None, and so is `unique` unless the norm is strictly convex.
 
     >>> import attnlab as al
     >>> from attnlab.svm.norms import ENTRYWISE_L1
@@ -81,12 +84,22 @@ def solve_rows_norm(
     """
     if not isinstance(norm, Norm):
         raise InputError(message(f"`norm` is {norm!r}; wanted a Norm.", "attnlab.svm.norms has ready-made ones"))
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     if not (isinstance(steps, int) and steps > 0):
         raise InputError(message(f"`steps` is {steps!r}; wanted a whole number above 0."))
-    start = solve_rows(rows, selected, d)
+    solve = partial(_solve_ordinary, norm, steps)
+    measure = Measure(value=norm.value, dual=norm.dual, degree=1)
+    return at_any_scale(solve, rows, selected, d, tolerance, measure)
+
+
+def _solve_ordinary(
+    norm: Norm, steps: int, rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float
+) -> MarginSolution:
+    start = least_frobenius(rows, selected, d)
     if not start.feasible or start.status is MarginStatus.UNCONSTRAINED:
         return replace(start, norm=norm.name)
+    if not np.isfinite(np.linalg.norm(start.W)):  # hardly separable: nothing to start from
+        return merely_feasible(rows, start, norm.name, norm.value)
     if norm.corners is not None:
         W, multipliers = solve_by_corners(rows, norm, start, tolerance)
     else:
@@ -231,6 +244,8 @@ class _Search:
             M, multipliers = self.polytope.nearest(2.0 * W - V)
             change = M - W
             size = float(np.linalg.norm(change))
+            if not np.isfinite(size):  # multipliers beyond float64: what was noted so far is all there is
+                break
             if retreat is not None and size > moved:  # the extrapolated point is worse: take the plain step instead
                 V, retreat = retreat, None
                 memory.clear()
@@ -320,13 +335,19 @@ def _certified(
     least = float(rows.values(W)[above].min())
     W = W / least if least > 0 else start.W  # cut short before all rows were worked on
     values = rows.values(W)
-    image = norm.dual(rows.adjoint(multipliers))
+    pull = rows.adjoint(multipliers)
+    image = norm.dual(pull)
     total = float(multipliers[above].sum())
     length, least = norm.value(W), float(values[above].min())
     gap = max((length / least) * (image / total) - 1.0, 0.0) if total > 0 else np.inf
     slack = float(np.sqrt(gap)) + 1e-9
-    known = gap <= tolerance and slack <= 0.05
-    status = MarginStatus.OPTIMAL if gap <= tolerance else MarginStatus.INACCURATE
+    combined = float(np.linalg.norm(pull))
+    rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / combined if combined > 0 else np.inf
+    rounding += lowered_by_rounding(rows, W, values, float(np.linalg.norm(W)) * float(rows.norms.max()))
+    missed = missed_equalities(rows, values, multipliers, float(np.linalg.norm(W))) if total > 0 else np.inf
+    certified = gap <= tolerance and rounding <= UNSURE and not missed
+    known = certified and slack <= 0.05
+    status = status_of(certified)
     short = max(0.0, 1.0 - least, float(np.abs(values[~above]).max(initial=0.0)))
     return replace(
         start,
@@ -343,4 +364,5 @@ def _certified(
         status=status,
         norm=norm.name,
         reason="a gap in this norm does not bound the distance to an optimum" if known else status.value,
+        unique=True if norm.strictly_convex else None,
     )

@@ -1,7 +1,7 @@
 """The Frobenius max-margin problem with equalities: tokens that must stay level.
 
 The equalities are eliminated with an orthonormal basis of their span. The other rows, projected onto its complement,
-pose a plain problem: the least u with B u >= 1, solved by `linear_margin`. Its multipliers are those of the
+pose a plain problem: the least u with B u >= 1, solved as `linear_margin` does. Its multipliers are those of the
 inequalities; those of the equalities take the sum back into the complement.
 
 How much of a row is left after projection decides whether there is a solution at all. A Gram matrix knows lengths only
@@ -22,8 +22,8 @@ from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.certificate import certify, infeasible, unconstrained, without_solution
 from attnlab.svm.dual import active_set
-from attnlab.svm.linear import linear_margin
-from attnlab.svm.rows import Rows, check_scale
+from attnlab.svm.linear import least_classifier
+from attnlab.svm.rows import Rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
 # More numbers than this are not written out.
@@ -65,7 +65,6 @@ def _quickly(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float) -
     level, above = np.flatnonzero(rows.equal & (rows.norms > 0)), np.flatnonzero(~rows.equal)
     if not 0 < len(rows) <= DENSE or not above.size or rows.norms[above].min() == 0:
         return None
-    check_scale(rows.norms)
     gram = rows.gram()
     values, vectors = np.linalg.eigh(gram[np.ix_(level, level)])
     kept = values > 1e-12 * values.max(initial=0.0)
@@ -93,7 +92,6 @@ def solve_written_out(rows: Rows, selected: NDArray[np.intp], d: int, tolerance:
     above, level = np.flatnonzero(~rows.equal), np.flatnonzero(rows.equal & (rows.norms > 0))
     if not above.size:
         return unconstrained(rows, selected, d)
-    check_scale(rows.norms)
     U, V, wide = _written_out(rows)
     basis = _span(wide[level])
     rest = wide[above]
@@ -102,7 +100,7 @@ def solve_written_out(rows: Rows, selected: NDArray[np.intp], d: int, tolerance:
     rest[np.linalg.norm(rest, axis=1) <= GONE] = 0.0
     sizes = rows.norms[above]
     largest = max(float(sizes.max()), np.finfo(float).tiny)
-    found = linear_margin(rest * (sizes / largest)[:, None], np.ones(len(above)), tolerance=tolerance)
+    found = least_classifier(rest * (sizes / largest)[:, None], np.ones(len(above)), tolerance)
 
     def whole(inside: Array, target: Array | float) -> Array:
         """Multipliers of all rows for those of the inequalities, such that the sum is `target`."""

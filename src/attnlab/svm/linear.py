@@ -16,82 +16,33 @@ to a thousand points the working set is all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessIssue]
-from scipy.optimize import nnls
 
-from attnlab.checks import real_array
+from attnlab.checks import finite_array
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.svm.dual import active_set
-from attnlab.svm.rows import check_tolerance
+from attnlab.svm.dual import active_set, non_negative
+from attnlab.svm.proof import proving_vectors, unit_exponents
+from attnlab.svm.rows import ORDINARY, check_tolerance
+from attnlab.svm.separation import (
+    EPS,
+    UNSURE,
+    HardMargin as HardMargin,
+    Lengths,
+    SeparationStatus as SeparationStatus,
+    not_separable,
+)
 
 # Up to WHOLE points the working set is all of them; up to DENSE all of them are tried once, if they may be independent.
 WHOLE, DENSE, JOIN, ROUNDS = 1000, 4000, 400, 200
 # Weights prove that nothing separates if what they combine cancels to this, relative to its size. A Gram matrix knows
 # squares of lengths to 1e-16, lengths therefore to 1e-8.
 CANCELS_FEATURES, CANCELS_KERNEL = 1e-11, 1e-7
-
-
-class SeparationStatus(Enum):
-    """What was found, as a sentence."""
-
-    OPTIMAL = "Solved: the two bounds of the margin agree to the tolerance."
-    INACCURATE = "A separating direction was found, but the bounds of the margin differ by more than the tolerance."
-    NOT_SEPARABLE = "No direction separates the labels; see `farkas`."
-    UNDECIDED = "Too close to call in float64: neither a separating direction nor a proof that there is none was found."
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class HardMargin:
-    """The best margin of a classifier without bias, with the evidence for it.
-
-    Attributes:
-        weights: u, (d,), scaled so that the least y_i u.x_i is 1; None for a kernel, or if none was found.
-        multipliers: a >= 0, (N,), scaled so that `u = sum a_i y_i x_i`, up to the gap: the classifier is the sign of
-            sum a_i y_i k(x_i, x). NaN if no u was found.
-        lower: the margin of u; 0 if no u was found.
-        upper: a margin that no unit direction exceeds.
-        gap: upper / lower - 1; inf if no u was found.
-        support: points on the margin; None where the gap is too large to tell.
-        status: what was found, as a sentence.
-        farkas: if nothing separates, weights l >= 0 of sum 1 with `sum l_i y_i x_i = 0`.
-        farkas_residual: |sum l y x| / sum l |x| for those.
-    """
-
-    weights: Array | None
-    multipliers: Array
-    lower: float
-    upper: float
-    gap: float
-    support: NDArray[np.bool_] | None
-    status: SeparationStatus
-    farkas: Array | None = None
-    farkas_residual: float | None = None
-
-    @property
-    def margin(self) -> float:
-        """The margin attained, `lower`."""
-        return self.lower
-
-    @property
-    def separable(self) -> bool:
-        """Was a separating direction found?"""
-        return self.status in (SeparationStatus.OPTIMAL, SeparationStatus.INACCURATE)
-
-    def __repr__(self) -> str:
-        if not self.separable:
-            return f"HardMargin({self.status.name.lower()}, margin at most {self.upper:.1e})"
-        support = "?" if self.support is None else int(self.support.sum())
-        return (
-            f"HardMargin(margin={self.lower:.4g}, support={support} of {len(self.multipliers)}, gap={self.gap:.1e}, "
-            f"{self.status.name.lower()})"
-        )
 
 
 def linear_margin(features: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-10) -> HardMargin:
@@ -111,15 +62,59 @@ def linear_margin(features: ArrayLike, labels: ArrayLike, *, tolerance: float = 
     >>> found.weights.tolist(), round(found.margin, 12)
     ([0.5, -0.5], 1.414213562373)
     """
-    x, y = _numbers("features", features), _labels(labels)
+    x, y = finite_array("features", features), _labels(labels)
     if x.shape[:1] != y.shape or x.ndim != 2 or x.shape[1] == 0:
         raise InputError(message(f"`features` has shape {x.shape}; {len(y)} labels need ({len(y)}, d)."))
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
+    with np.errstate(all="ignore"):
+        return _checked(least_classifier(x, y, tolerance), y[:, None] * x)
+
+
+def least_classifier(x: Array, y: Array, tolerance: float) -> HardMargin:
+    """`linear_margin` of features of any scale; a proof that nothing separates is judged by its norm alone."""
+    sizes = np.abs(x).max(axis=1, initial=0.0)
+    if not sizes.any():
+        return not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
+    if not _is_ordinary(sizes):
+        units, exponents = unit_exponents(x)
+        common = Lengths.of(exponents, sizes > 0)
+        small = np.ldexp(units, common.kept[:, None])
+        points, scale = _features(small, y)
+        return common.restored(_attempt(points, scale, tolerance), _Features(y[:, None] * small), "features", tolerance)
+    return _attempt(*_features(x, y), tolerance)
+
+
+def _features(x: Array, y: Array) -> tuple[_Features, float]:
+    """The signed points in units of their largest entry, and that."""
     scale = float(np.abs(x).max())
-    if scale == 0:
-        return _not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
-    signed = y[:, None] * (x / scale)
-    return _solve(_Features(signed), scale, tolerance)
+    return _Features(y[:, None] * (x / scale)), scale
+
+
+def _is_ordinary(sizes: Array) -> bool:
+    """Are the sizes of the points such that their squares and quotients are float64 numbers? Zeros are no obstacle."""
+    largest = float(sizes.max())
+    smallest = float(sizes.min(where=sizes > 0, initial=np.inf))
+    return 1.0 / ORDINARY**4 <= largest <= ORDINARY**4 and smallest >= largest / ORDINARY**4
+
+
+def _checked(found: HardMargin, signed: Array) -> HardMargin:
+    """Not separable only with weights whose combination cancels in every entry."""
+    if found.status is not SeparationStatus.NOT_SEPARABLE:
+        return found
+    assert found.farkas is not None
+    proof = proving_vectors(signed, found.farkas)
+    if proof is None:
+        return replace(found, status=SeparationStatus.UNDECIDED)
+    return replace(found, farkas=proof)
+
+
+def _attempt(points: _Features | _Kernel, scale: float, tolerance: float) -> HardMargin:
+    """Bracket the margin; undecided where linear algebra fails."""
+    try:
+        return _solve(points, scale, tolerance)
+    except np.linalg.LinAlgError:
+        unknown = np.full(len(points.lengths), np.nan)
+        return not_separable(unknown, np.inf, np.inf, SeparationStatus.UNDECIDED)
 
 
 def kernel_margin(gram: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-8) -> HardMargin:
@@ -141,16 +136,40 @@ def kernel_margin(gram: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-8
     >>> kernel_margin([[4.0, 0.0], [0.0, 4.0]], [1, -1]).multipliers.tolist()
     [0.25, 0.25]
     """
-    K, y = _numbers("gram", gram), _labels(labels)
+    K, y = finite_array("gram", gram), _labels(labels)
     if K.shape != (len(y), len(y)):
         raise InputError(message(f"`gram` has shape {K.shape}; {len(y)} labels need {(len(y), len(y))}."))
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
+    with np.errstate(all="ignore"):
+        return _least_in_feature_space(K, y, tolerance)
+
+
+def _least_in_feature_space(K: Array, y: Array, tolerance: float) -> HardMargin:
+    """`kernel_margin` of a Gram matrix of any scale."""
     largest = float(np.abs(K).max())
     if largest == 0:
-        return _not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
+        return not_separable(np.ones(len(y)) / len(y), 0.0, 0.0)
+    _check_kernel(K / largest)
+    diagonal = np.maximum(K.diagonal(), 0.0)
+    if not _is_ordinary(np.append(diagonal, largest)):
+        exponents = np.where(diagonal > 0, (np.frexp(diagonal)[1] + 1) // 2, 0).astype(np.intp)  # of the lengths
+        common = Lengths.of(exponents, diagonal > 0)
+        powers = common.kept - exponents
+        small = np.ldexp(np.ldexp(K, powers[:, None]), powers)
+        if not float(np.abs(small).max()) <= 4.0 * float(small.diagonal().max()):
+            raise InputError(_no_gram())
+        _check_kernel(small / float(np.abs(small).max()))
+        points, scale = _kernel(small, y)
+        whole = _Kernel(points.signed * float(np.abs(small).max()))
+        return common.restored(_attempt(points, scale, tolerance), whole, "gram", tolerance)
+    return _attempt(*_kernel(K, y), tolerance)
+
+
+def _kernel(K: Array, y: Array) -> tuple[_Kernel, float]:
+    """The signed Gram matrix in units of its largest entry, and the root of that."""
+    largest = float(np.abs(K).max())
     K = K / largest
-    _check_kernel(K)
-    return _solve(_Kernel((0.5 * (K + K.T)) * np.outer(y, y)), float(np.sqrt(largest)), tolerance)
+    return _Kernel((0.5 * (K + K.T)) * np.outer(y, y)), float(np.sqrt(largest))
 
 
 class _Features:
@@ -190,6 +209,11 @@ class _Features:
         u: Array = scipy.linalg.lstsq(self.signed[index], np.ones(len(index)))[0]  # pyright: ignore
         return self.signed @ u, float(np.linalg.norm(u)), u
 
+    def seen(self, multipliers: Array, u: Array | None) -> tuple[Array, float, Array]:
+        """y_i u.x_i, |u|, and how far rounding may have moved the former."""
+        assert u is not None
+        return self.signed @ u, float(np.linalg.norm(u)), 4 * EPS * (np.abs(self.signed) @ np.abs(u))
+
 
 class _Kernel:
     """The signed Gram matrix, and the same with unit diagonal."""
@@ -223,17 +247,21 @@ class _Kernel:
     def sharper(self, multipliers: Array) -> tuple[Array, float, Array | None]:
         return self.measured(multipliers)
 
+    def seen(self, multipliers: Array, u: Array | None) -> tuple[Array, float, Array]:
+        values, length, _ = self.measured(multipliers)
+        return values, length, 4 * EPS * (np.abs(self.signed) @ np.abs(multipliers))
+
 
 def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardMargin:
     """Bracket the margin of points that are given in units of `scale`."""
     zero = points.lengths == 0
     if zero.any():  # y u.0 >= 1
-        return _not_separable(zero / zero.sum(), 0.0, 0.0)
+        return not_separable(zero / zero.sum(), 0.0, 0.0)
     bound = 1.0 / points.lengths
     weights, proved = _search(points, bound / bound.max(), tolerance)
     multipliers = weights * bound
     if multipliers.sum() == 0:
-        return _not_separable(np.full(len(bound), np.nan), np.inf, np.inf, SeparationStatus.UNDECIDED)
+        return not_separable(np.full(len(bound), np.nan), np.inf, np.inf, SeparationStatus.UNDECIDED)
     values, length, u = points.measured(multipliers)
     upper = length / float(multipliers.sum())
     sizes, combined = float(multipliers @ points.lengths), length
@@ -242,22 +270,25 @@ def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardM
         if other[0].min() * length > values.min() * other[1]:
             values, length, u = other
     least = float(values.min())
-    if proved or not (least > 0 and combined > 0):
+    lowest = float((values - points.seen(multipliers, u)[2]).min())
+    if proved or not (lowest > 0 and combined > 0):
         cancelled = proved and combined <= points.cancels * sizes
         status = SeparationStatus.NOT_SEPARABLE if cancelled else SeparationStatus.UNDECIDED
-        return _not_separable(multipliers / multipliers.sum(), upper * scale, combined / sizes, status)
+        return not_separable(multipliers / multipliers.sum(), upper * scale, combined / sizes, status)
     lower = least / length
     gap = max(upper / lower - 1.0, 0.0)
+    stated = multipliers / combined / lower / scale / scale
+    certified = gap <= tolerance and lowest >= (1.0 - UNSURE) * least
     # |u - u*|^2 <= |u|^2 - |u*|^2, so a value is uncertain by that much times |x|.
     slack = np.sqrt(gap * (2.0 + gap)) / lower * points.lengths + 1e-12
     return HardMargin(
         weights=None if u is None else u / least / scale,
-        multipliers=multipliers / combined / lower / scale / scale,
+        multipliers=stated if np.isfinite(stated).all() else multipliers / multipliers.max(),
         lower=lower * scale,
         upper=upper * scale,
         gap=gap,
         support=values <= least * (1.0 + slack) if float(slack.max()) <= 0.05 else None,
-        status=SeparationStatus.OPTIMAL if gap <= tolerance else SeparationStatus.INACCURATE,
+        status=SeparationStatus.OPTIMAL if certified else SeparationStatus.INACCURATE,
     )
 
 
@@ -315,7 +346,9 @@ def _exact(points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, t
     stacked = np.vstack([F.T, bound])
     target = np.zeros(len(stacked))
     target[-1] = 1.0
-    w = nnls(stacked, target, maxiter=50 * len(bound) + 1000)[0]  # pyright: ignore[reportOptionalSubscript]
+    w = non_negative(stacked, target)
+    if w is None:
+        return np.zeros(len(bound)), False
     if np.linalg.norm(w @ F) <= points.cancels * w.sum():
         return w, True
     # |r|^2 = -r_last at the solution. The square keeps its digits where 1 - b.w has none.
@@ -338,15 +371,6 @@ def _gap(F: Array, bound: Array, multipliers: Array) -> float:
     return float(u @ u) / (least * total) - 1.0 if least > 0 and total > 0 else np.inf
 
 
-def _not_separable(
-    weights: Array, upper: float, residual: float, status: SeparationStatus = SeparationStatus.NOT_SEPARABLE
-) -> HardMargin:
-    return HardMargin(
-        weights=None, multipliers=np.full(len(weights), np.nan), lower=0.0, upper=upper, gap=np.inf, support=None,
-        status=status, farkas=weights, farkas_residual=residual,
-    )  # fmt: skip
-
-
 def _check_kernel(K: Array) -> None:
     """Refuse a matrix that is no Gram matrix: not symmetric, or with an eigenvalue below 0 by more than rounding."""
     if float(np.abs(K - K.T).max()) > 1e-9:
@@ -354,20 +378,15 @@ def _check_kernel(K: Array) -> None:
     try:
         np.linalg.cholesky(K + 1e-11 * len(K) * np.eye(len(K)))
     except np.linalg.LinAlgError:
-        raise InputError(
-            message("`gram` has a negative eigenvalue; wanted a positive semidefinite matrix.", "K = F @ F.T")
-        ) from None
+        raise InputError(_no_gram()) from None
 
 
-def _numbers(name: str, given: ArrayLike) -> Array:
-    array = real_array(name, given)
-    if not np.isfinite(array).all():
-        raise InputError(message(f"`{name}` has entries that are NaN or infinite; all must be finite."))
-    return array
+def _no_gram() -> str:
+    return message("`gram` has a negative eigenvalue; wanted a positive semidefinite matrix.", "K = F @ F.T")
 
 
 def _labels(given: ArrayLike) -> Array:
-    labels = _numbers("labels", given)
+    labels = finite_array("labels", given)
     if labels.ndim != 1 or not labels.size or not (np.abs(labels) == 1).all():
         raise InputError(
             message(f"`labels` has shape {labels.shape}; wanted +1 or -1 for each point.", "for 0/1 pass 2 * y - 1")

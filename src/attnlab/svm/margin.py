@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import instance, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm import frobenius, generic, nuclear
 from attnlab.svm.norms import Norm
 from attnlab.svm.rows import Rows, check_selected, check_tolerance, selected_rows
-from attnlab.svm.solution import MarginSolution
+from attnlab.svm.solution import MarginSolution, MarginStatus
 
 NormLike = Literal["frobenius", "nuclear"] | Norm
 Solver = Callable[[Rows, NDArray[np.intp], int, float], MarginSolution]
@@ -54,10 +55,10 @@ def solve_margin(
     [5, 3]
     """
     if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+        instance("tokens", tokens, Tokens, "al.Tokens")
     solve, usual = solver(norm)
     if tolerance is not None:
-        check_tolerance(tolerance)
+        tolerance = check_tolerance(tolerance)
     chosen = check_selected(tokens, selected)
     solution = solve(selected_rows(tokens, chosen), chosen, tokens.d, usual if tolerance is None else tolerance)
     if throw and not solution.feasible:
@@ -67,14 +68,14 @@ def solve_margin(
 
 def solver(norm: NormLike) -> tuple[Solver, float]:
     """What solves constraint rows, some of them equalities, in this norm; and the gap it reaches unless told."""
-    if norm == "frobenius":
+    if isinstance(norm, str) and norm == "frobenius":
         return frobenius.solve_rows, frobenius.TOLERANCE
-    if norm == "nuclear":
+    if isinstance(norm, str) and norm == "nuclear":
         return nuclear.solve_nuclear, nuclear.TOLERANCE
     if isinstance(norm, Norm):
         return partial(_in_norm, norm), generic.TOLERANCE
     raise InputError(
-        message(f"`norm` is {norm!r}; wanted 'frobenius', 'nuclear' or an al.svm.Norm.", "see attnlab.svm.norms")
+        message(f"`norm` is {shown(norm)}; wanted 'frobenius', 'nuclear' or an al.svm.Norm.", "see attnlab.svm.norms")
     )
 
 
@@ -83,10 +84,12 @@ def _in_norm(norm: Norm, rows: Rows, selected: NDArray[np.intp], d: int, toleran
 
 
 def _told(solution: MarginSolution) -> str:
-    assert solution.farkas is not None
+    hint = "a larger dimension d, another `selected`, or throw=False to get the certificate"
+    if solution.status is MarginStatus.UNDECIDED or solution.farkas is None:
+        return message(solution.status.value, hint)
     worst = np.unravel_index(int(np.argmax(solution.farkas)), solution.farkas.shape)
     return message(
         f"{solution.status.value} The heaviest constraint of the proof: query {tuple(map(int, worst[:-1]))} against "
         f"its token {int(worst[-1])}.",
-        "a larger dimension d, another `selected`, or throw=False to get the certificate",
+        hint,
     )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnlab.checks import instance, number, whole
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
@@ -42,6 +43,8 @@ class Norm:
             coordinates. It is never wrong to leave this False.
         corners: for a norm whose unit ball has few corners: M -> corners V of it, (k, rows, columns), among them one
             with <V, M> = dual(M). The problem is then a linear program, solved exactly without the proximal map.
+        strictly_convex: is |V + W| < |V| + |W| unless one of them is a multiple of the other? Then there is one optimum
+            only. It is never wrong to leave this False.
 
     >>> ENTRYWISE_L1.value(np.array([[3.0, -1.0]])), ENTRYWISE_L1.dual(np.array([[3.0, -1.0]]))
     (4.0, 3.0)
@@ -55,6 +58,7 @@ class Norm:
     prox: Callable[[Array, float], Array]
     rotation_invariant: bool = False
     corners: Callable[[Array], Array] | None = None
+    strictly_convex: bool = False
 
 
 def check_norm(norm: Norm, shape: tuple[int, int] = (4, 3), *, seed: int = 0, tolerance: float = 1e-9) -> None:
@@ -65,7 +69,31 @@ def check_norm(norm: Norm, shape: tuple[int, int] = (4, 3), *, seed: int = 0, to
 
     >>> check_norm(SPECTRAL)
     """
-    rng = np.random.default_rng(seed)
+    instance("norm", norm, Norm, "an al.svm.Norm", "attnlab.svm.norms has ready-made ones")
+    rng = np.random.default_rng(whole("seed", seed, 0))
+    number("tolerance", tolerance, least=0.0)
+    try:
+        with np.errstate(all="ignore"):  # 0 / 0 is a contradiction too: NaN is at most nothing
+            faults = _contradictions(norm, shape, rng)
+    except InputError:
+        raise
+    except Exception as error:  # what the user's functions raise, and what is no number
+        raise InputError(
+            message(
+                f"`norm` {norm.name!r} cannot be evaluated: {type(error).__name__}: {error}",
+                "value and dual return numbers, prox a matrix",
+            )
+        ) from error
+    for fault, excess, t in faults:
+        if not excess <= tolerance:
+            raise InputError(
+                message(f"`norm` {norm.name!r} contradicts itself: {fault} (by {excess:.1e}, at t = {t:.3g}).")
+            )
+
+
+def _contradictions(norm: Norm, shape: tuple[int, int], rng: np.random.Generator) -> list[tuple[str, float, float]]:
+    """(what may not fit, by how much it does not, at which t), for random matrices of several sizes."""
+    found = []
     for scale in np.geomspace(0.1, 10.0, 7):
         W = rng.standard_normal(shape)
         t = float(scale * norm.value(W) / W.size)
@@ -86,11 +114,8 @@ def check_norm(norm: Norm, shape: tuple[int, int] = (4, 3), *, seed: int = 0, to
             faults["a corner is longer than 1"] = max(norm.value(V) for V in given) - 1.0
             best = float(np.einsum("kab,ab->k", given, W).max())
             faults["no corner attains the dual norm"] = 1.0 - best / norm.dual(W)
-        for fault, excess in faults.items():
-            if not excess <= tolerance:
-                raise InputError(
-                    message(f"`norm` {norm.name!r} contradicts itself: {fault} (by {excess:.1e}, at t = {t:.3g}).")
-                )
+        found += [(fault, float(excess), t) for fault, excess in faults.items()]
+    return found
 
 
 def _length(W: Array) -> float:
@@ -143,7 +168,14 @@ def _cap(sizes: Array, t: float) -> float:
     return max(float(level[last]), 0.0)
 
 
-FROBENIUS = Norm(name="frobenius", value=_length, dual=_length, prox=_shrink_length, rotation_invariant=True)
+FROBENIUS = Norm(
+    name="frobenius",
+    value=_length,
+    dual=_length,
+    prox=_shrink_length,
+    rotation_invariant=True,
+    strictly_convex=True,
+)
 NUCLEAR = Norm(
     name="nuclear",
     value=lambda W: float(_singular(W).sum()),

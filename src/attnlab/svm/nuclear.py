@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
-from attnlab.svm.frobenius import solve_rows
+from attnlab.svm.certificate import EPS, UNSURE, lowered_by_rounding, merely_feasible, missed_equalities, status_of
+from attnlab.svm.frobenius import solve_ordinary as least_frobenius
 from attnlab.svm.interior import Stack
 from attnlab.svm.optima import Certified, examine
 from attnlab.svm.polish import SHARP, least_nuclear
-from attnlab.svm.rows import Rows, check_scale, check_tolerance
-from attnlab.svm.solution import MarginSolution, MarginStatus
+from attnlab.svm.rows import Rows, check_tolerance
+from attnlab.svm.scales import Measure, at_any_scale
+from attnlab.svm.solution import MarginSolution
 
 TOLERANCE = 1e-8
 # Above this many constraints a working set of them is solved for.
@@ -61,13 +63,27 @@ def solve_nuclear(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: flo
     >>> svm.gap <= 1e-8, svm.rank, svm.unique
     (True, 3, True)
     """
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
+    return at_any_scale(_solve_ordinary, rows, selected, d, tolerance, _MEASURE)
+
+
+def _nuclear_norm(W: Array) -> float:
+    return float(np.linalg.svd(W, compute_uv=False).sum())
+
+
+def _spectral_norm(W: Array) -> float:
+    return float(np.linalg.svd(W, compute_uv=False)[0])
+
+
+_MEASURE = Measure(value=_nuclear_norm, dual=_spectral_norm, degree=1)
+
+
+def _solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float) -> MarginSolution:
     above = np.ones(len(rows), dtype=bool) if rows.equal is None else ~rows.equal
     if not above.any() or not rows.norms[above].all():
-        return replace(solve_rows(rows, selected, d), norm="nuclear")
-    check_scale(rows.norms)
+        return replace(least_frobenius(rows, selected, d), norm="nuclear")
     # Both norms share their feasible W: the Frobenius problem tells whether there is one, and gives a start.
-    plain = solve_rows(rows, selected, d)
+    plain = least_frobenius(rows, selected, d)
     if not plain.feasible:
         return replace(plain, norm="nuclear")
     solution = _solve_many(rows, plain, tolerance) if len(rows) > MANY else _solve(rows, plain, tolerance)
@@ -75,7 +91,10 @@ def solve_nuclear(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: flo
 
 
 def _solve(rows: Rows, near: MarginSolution, tolerance: float) -> MarginSolution | None:
-    found = _Reduced(rows).solve(tolerance, near)
+    try:
+        found = _Reduced(rows).solve(tolerance, near)
+    except np.linalg.LinAlgError:
+        return None
     return None if found is None else certify_nuclear(rows, *found, near.selected, len(near.W), tolerance)
 
 
@@ -133,7 +152,10 @@ def _solve_many(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSo
     working = np.sort(np.argsort(values, kind="stable")[:share])
     best: MarginSolution | None = None
     for _ in range(ROUNDS):
-        found = _Reduced(rows.part(working)).solve(tolerance, plain)
+        try:
+            found = _Reduced(rows.part(working)).solve(tolerance, plain)
+        except np.linalg.LinAlgError:
+            break
         if found is None:
             break
         W, inside, rank = found
@@ -158,7 +180,7 @@ def _from_frobenius(rows: Rows, plain: MarginSolution, tolerance: float) -> Marg
     """The Frobenius solution, judged by the nuclear norm: feasible, with the gap that its multipliers leave."""
     multipliers = plain.multipliers.reshape(-1)[rows.where]
     judged = certify_nuclear(rows, plain.W, multipliers, 0, plain.selected, len(plain.W), tolerance)
-    return judged or replace(plain, norm="nuclear", status=MarginStatus.UNDECIDED)
+    return judged or merely_feasible(rows, plain, "nuclear", _nuclear_norm)
 
 
 def certify_nuclear(
@@ -180,6 +202,11 @@ def certify_nuclear(
     W, values, nuclear = W / least, values / least, nuclear / least
     multipliers, total = multipliers / dual_singular[0], total / float(dual_singular[0])
     gap = max(nuclear / total - 1.0, 0.0)
+    lowered = lowered_by_rounding(rows, W, values, float(np.linalg.norm(W)) * float(rows.norms.max()))
+    if not lowered < 1.0:
+        return None
+    missed = missed_equalities(rows, values, multipliers, float(np.linalg.norm(W)))
+    rounding = lowered + 4 * EPS * float(np.abs(multipliers) @ rows.norms)
     optima = examine(
         Certified(
             rows=rows, W=W, values=values, multipliers=multipliers, equal=equal, nuclear=nuclear, gap=gap, rank=rank,
@@ -197,7 +224,7 @@ def certify_nuclear(
         gap=gap,
         violation=max(0.0, 1.0 - float(rows.values(W)[~equal].min()), float(np.abs(values[equal]).max(initial=0.0))),
         direction_error=optima.error,
-        status=MarginStatus.OPTIMAL if gap <= tolerance else MarginStatus.INACCURATE,
+        status=status_of(gap <= tolerance and rounding <= UNSURE and not missed),
         farkas=None,
         farkas_residual=None,
         norm="nuclear",

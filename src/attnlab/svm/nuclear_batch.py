@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
+from attnlab.svm.certificate import EPS, UNSURE
 from attnlab.svm.frobenius_batch import frobenius_together
 from attnlab.svm.interior import Stack
 from attnlab.svm.nuclear import TOLERANCE
@@ -33,9 +34,13 @@ def nuclear_together(rows: StackedRows, tolerance: float = TOLERANCE) -> Togethe
     plain, found = frobenius_together(rows), Together.empty(trials, N, d)
     good = np.flatnonzero(np.isfinite(plain.gap))
     step = max(1, NUMBERS // N**2)
-    for first in range(0, good.size, step):
-        some = good[first : first + step]
-        _certify(rows, some, found, *_solve(rows, some, plain, tolerance))
+    with np.errstate(all="ignore"):
+        for first in range(0, good.size, step):
+            some = good[first : first + step]
+            try:
+                _certify(rows, some, found, *_solve(rows, some, plain, tolerance))
+            except np.linalg.LinAlgError:  # one of them fails: each is solved alone
+                found.gap[some] = np.inf
     return found
 
 
@@ -76,13 +81,16 @@ def _certify(
     image = np.linalg.norm(np.matmul((multipliers[..., None] * p).transpose(0, 2, 1), q), ord=2, axis=(-2, -1))
     least, total = least_value(W), multipliers.sum(-1)
     good = (least > 0) & (total > 0) & (image > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        W = np.where(good[:, None, None], W / least[:, None, None], np.nan)
-        multipliers, total = multipliers / image[:, None], total / image
+    W = np.where(good[:, None, None], W / least[:, None, None], np.nan)
+    multipliers, total = multipliers / image[:, None], total / image
     nuclear = np.full(len(some), np.nan)
     nuclear[good] = np.linalg.norm(W[good], ord="nuc", axis=(-2, -1))
     found.W[some], found.multipliers[some], found.rank[some] = W, multipliers, np.where(good, rank, 0)
-    with np.errstate(invalid="ignore"):
-        found.gap[some] = np.where(good, np.maximum(nuclear / total - 1.0, 0.0), np.inf)
-        found.margin[some] = 1.0 / nuclear
-        found.violation[some] = np.maximum(0.0, 1.0 - least_value(W))
+    # Where rounding may have moved the least value, or the bound, the trial is judged alone.
+    reach = np.linalg.norm(W, axis=(-2, -1)) * rows.longest[some]
+    reach = reach + np.einsum("rj,rj->r", np.abs(multipliers), rows.norms[some])
+    found.rounding[some] = 4 * EPS * reach
+    good &= found.rounding[some] <= UNSURE
+    found.gap[some] = np.where(good, np.maximum(nuclear / total - 1.0, 0.0), np.inf)
+    found.margin[some] = 1.0 / nuclear
+    found.violation[some] = np.maximum(0.0, 1.0 - least_value(W))

@@ -10,7 +10,8 @@ tokens and q_j the query that compares them. Everything the solvers need follows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -18,10 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import instance, number, whole_array
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
-SCALE = 1e140
+# Lengths between one over this and this are ordinary: their squares, products and quotients are float64 numbers.
+ORDINARY = 2.0**100
+_least, _most = np.minimum.reduce, np.maximum.reduce
+TINIEST = float(np.finfo(np.float64).smallest_subnormal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,8 @@ class Rows:
         shape: (n, T) or (n, K, T).
         equal: which constraints say `= 0`, (N,), or None for none.
         each: constraints per query, if all queries have as many: products then need no copies.
+        shift: the differences are `p` times 2^shift, (N,), or None for 0: two tokens may differ by more than the
+            largest number. Only `attnlab.svm.scales` and `attnlab.svm.proof` look at it; all else takes rows without.
     """
 
     p: Array
@@ -45,6 +52,7 @@ class Rows:
     shape: tuple[int, ...]
     equal: NDArray[np.bool_] | None = None
     each: int | None = None
+    shift: NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
         return len(self.p)
@@ -110,9 +118,18 @@ class Rows:
         p_lengths, lengths = self._lengths
         return p_lengths * lengths.take(self.query)
 
+    @property
+    def ordinary(self) -> bool:
+        """Are the differences and the queries, all of them, neither zero nor extremely long or short?"""
+        if self.shift is not None:
+            return False
+        lengths = np.concatenate(self._lengths)
+        # The reductions of the functions, not of the methods: small problems notice the difference.
+        return bool(_least(lengths) > 1.0 / ORDINARY and _most(lengths) < ORDINARY)
+
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
-        """|p_j|, (N,), and the lengths of the queries, (M,)."""
+        """|p_j|, (N,), and the lengths of the queries, (M,); right where `ordinary`, else perhaps 0 or infinite."""
         squares = np.einsum("jd,jd->j", self.p, self.p), np.einsum("jd,jd->j", self.queries, self.queries)
         return np.sqrt(squares[0]), np.sqrt(squares[1])
 
@@ -120,41 +137,75 @@ class Rows:
     def _starts(self) -> NDArray[np.intp]:
         return np.searchsorted(self.query, np.arange(len(self.queries)))
 
-    def inequalities(self, values: Array) -> Array:
+    def inequalities(self, values: NDArray[Any]) -> NDArray[Any]:
         """Those of the values, one per constraint, that belong to constraints `>= 1`."""
         return values if self.equal is None else values[~self.equal]
 
     def scatter(self, values: NDArray[Any], fill: float | bool = 0.0) -> NDArray[Any]:
         """One value per constraint laid out as the tokens are; `fill`, whose type it has, elsewhere."""
-        full = np.full(prod(self.shape), fill)
+        full = np.empty(prod(self.shape), dtype=type(fill))
+        full.fill(fill)
         full[self.where] = values
         return full.reshape(self.shape)
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Refuse a tolerance that no gap could be compared with."""
-    if not (isinstance(tolerance, int | float | np.floating) and tolerance >= 0):
-        raise InputError(
-            message(f"`tolerance` is {tolerance!r}; wanted a relative gap of at least 0.", "1e-10 is usual")
-        )
+class _ExtremeRows(Rows):
+    """Rows whose products may be no float64 numbers: those are refused."""
+
+    def gram(self) -> Array:
+        return self._in_range(super().gram)
+
+    def gram_times(self, multipliers: Array) -> Array:
+        return self._in_range(super().gram_times, multipliers)
+
+    def values(self, W: Array) -> Array:
+        return self._in_range(super().values, W)
+
+    def adjoint(self, multipliers: Array) -> Array:
+        return self._in_range(super().adjoint, multipliers)
+
+    @cached_property
+    def query_gram(self) -> Array:
+        return self._in_range(lambda: self.queries @ self.queries.T)
+
+    @cached_property
+    def norms(self) -> Array:
+        p_exponents = np.frexp(np.abs(self.p).max(axis=1, initial=0.0))[1]
+        q_exponents = np.frexp(np.abs(self.queries).max(axis=1, initial=0.0))[1]
+        left = np.linalg.norm(np.ldexp(self.p, -p_exponents[:, None]), axis=1)
+        right = np.linalg.norm(np.ldexp(self.queries, -q_exponents[:, None]), axis=1)
+        return self._in_range(lambda: np.ldexp(left * right[self.query], p_exponents + q_exponents[self.query]))
+
+    def _in_range(self, product: Callable[..., Array], *arguments: Array) -> Array:
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                return product(*arguments)
+        except FloatingPointError as error:
+            raise InputError(
+                message(
+                    "`x` and `z` are so large that products of token differences and queries overflow float64.",
+                    "the solvers take any scale; here scale the tokens by a and the queries by b first",
+                )
+            ) from error
 
 
-def check_scale(norms: Array) -> None:
-    """Refuse constraints so large or small that the multipliers, of order |A|^-2, would not be float64 numbers."""
-    largest = norms.max(initial=0.0)
-    if largest > 0 and not 1.0 / SCALE < largest < SCALE:
-        raise InputError(
-            message(
-                f"The constraints (x_selected - x_t) z^T have norms up to {largest:.1e}; multipliers, of order one "
-                f"over their square, need norms between {1 / SCALE:.0e} and {SCALE:.0e}.",
-                "scale the tokens by a and the queries by b; W then scales by 1 / (a b)",
-            )
-        )
+def check_tolerance(tolerance: float) -> float:
+    """A tolerance that a gap can be compared with, as a Python float."""
+    return number("tolerance", tolerance, least=0.0)
 
 
 def margin_rows(tokens: Tokens, selected: ArrayLike) -> Rows:
     """The constraints (x_selected - x_t)^T W z >= 1 for every query and every other token that it sees."""
-    return selected_rows(tokens, check_selected(tokens, selected))
+    rows = selected_rows(tokens, check_selected(tokens, selected))
+    if rows.shift is not None:
+        raise InputError(
+            message(
+                "`x` has tokens whose difference is beyond the largest float64 number, 1.8e308.",
+                "np.ldexp(x, -2) is x / 4, exactly; W is then 4 times as large",
+            )
+        )
+    with np.errstate(over="ignore"):
+        return rows if rows.ordinary else _ExtremeRows(**{f.name: getattr(rows, f.name) for f in fields(rows)})
 
 
 def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
@@ -167,15 +218,37 @@ def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
     where = other.reshape(-1).nonzero()[0]
     query = where // T
     x = tokens.x.reshape(-1, d)
-    first = (np.arange(flat.size) // (flat.size // tokens.n)) * T  # where the sequence of each query begins
-    p = x.take((first + flat)[query], axis=0)
-    p -= x.take(where + (first - np.arange(flat.size) * T)[query], axis=0)
+    order = np.arange(flat.size)
+    first = (order // (flat.size // tokens.n)) * T  # where the sequence of each query begins
+    p, shift = differences(x, (first + flat)[query], where + (first - order * T)[query])
     each = T - 1 if tokens.mask is None else None
-    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T), None, each)
+    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T), None, each, shift)
+
+
+def differences(x: Array, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp] | None]:
+    """x[one] - x[other] as p times 2^shift; the shift is None where no difference is beyond the largest number."""
+    try:
+        with np.errstate(over="raise"):
+            p = x.take(one, axis=0)
+            p -= x.take(other, axis=0)
+            return p, None
+    except FloatingPointError:
+        pass
+    first, second = x.take(one, axis=0), x.take(other, axis=0)
+    halves = 0.5 * first - 0.5 * second
+    lost = (halves == 0) & (first != second)  # half of the tiniest number is none: what differs must not become equal
+    halves[lost] = np.copysign(TINIEST, first[lost] - second[lost])
+    with np.errstate(over="ignore"):
+        p = first - second
+    too_long = ~np.isfinite(p).all(axis=-1)
+    p[too_long] = halves[too_long]
+    return p, np.asarray(too_long, dtype=np.intp)
 
 
 def check_selected(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
     """One visible token number per query, of the shape of the labels; a single data set, not a batch."""
+    if not isinstance(tokens, Tokens):
+        instance("tokens", tokens, Tokens, "al.Tokens")
     if tokens.trials is not None:
         raise InputError(
             message("`tokens` is a batch of trials; wanted one data set.", "al.solve_margins solves batches")
@@ -185,18 +258,16 @@ def check_selected(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
 
 def check_selections(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
     """The same for one data set or a batch."""
-    chosen = np.asarray(selected)
+    plain = type(selected) is np.ndarray and selected.dtype == np.intp
+    chosen = np.array(selected) if plain else whole_array("selected", selected)
     if chosen.shape != tokens.y.shape:
         raise InputError(message(f"`selected` has shape {chosen.shape}; wanted one token per query, {tokens.y.shape}."))
-    if chosen.dtype.kind not in "iu":
-        raise InputError(message(f"`selected` has type {chosen.dtype}; wanted whole numbers."))
-    least, most = chosen.min(), chosen.max()
+    least, most = _least(chosen, axis=None), _most(chosen, axis=None)
     if least < 0 or most >= tokens.T:
         wrong = most if most >= tokens.T else least
         raise InputError(
             message(f"`selected` names token {wrong}; sequences of {tokens.T} tokens have 0 to {tokens.T - 1}.")
         )
-    chosen = chosen.astype(np.intp)
     if tokens.mask is not None and not np.take_along_axis(tokens.mask, chosen[..., None], axis=-1).all():
         raise InputError(message("`selected` names tokens that the mask hides from their query."))
     return chosen

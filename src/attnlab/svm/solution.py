@@ -47,7 +47,8 @@ class MarginSolution:
         norm: which norm was minimized.
         selected: the selection this is for.
         reason: why support, rank or unique is None.
-        unique: for the nuclear norm: is this the only optimum? None with `reason` where the gap does not tell.
+        unique: is this the only optimum? Always, in the Frobenius norm and others that are strictly convex. For the
+            nuclear norm as the gap tells, None with `reason` where it does not; None in other norms.
         face: for the nuclear norm: all optima; see `distance_to_face`.
     """
 
@@ -80,9 +81,10 @@ class MarginSolution:
         """Singular values of W above `rank_floor` and rounding."""
         if self.rank_floor is None:
             return None
-        singular = np.linalg.svd(self.W, compute_uv=False)
+        power = -int(np.frexp(np.abs(self.W).max())[1])  # sums of squares of entries near 1e308 are no numbers
+        singular = np.linalg.svd(np.ldexp(self.W, power), compute_uv=False)
         rounding = 8 * len(self.W) * float(np.finfo(np.float64).eps) * float(singular[0])
-        return int((singular > self.rank_floor + rounding).sum())
+        return int((singular > np.ldexp(self.rank_floor, power) + rounding).sum())
 
     def __repr__(self) -> str:
         if not self.feasible:

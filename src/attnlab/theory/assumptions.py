@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
+from attnlab.checks import finite_array, instance, number
+from attnlab.data.scale import is_ordinary, ordinary, rescaled, rows_to_one, to_one
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -68,6 +70,7 @@ def assumption_b1_proxy(
     >>> assumption_b1_proxy(al.data.two_tokens())
     AssumptionCheck(B.1 (proxy) holds, slack=0.1)
     """
+    threshold = number("threshold", threshold)
     found, tied = _best(tokens, head, solution)
     facts: dict[str, Any] = {"tied": tied, "status": found.status.name.lower(), "constraints": _constraints(tokens)}
     if not found.feasible or not facts["constraints"]:
@@ -119,7 +122,7 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike = None, solution: MarginSolu
     holds = slack >= 0 and found.support is not None
     facts |= {"largest": float(np.nanmax(found.values)), "error": error}
     if found.norm == "frobenius":
-        facts["room"] = interpolation_room(margin_rows(tokens, found.selected).gram())
+        facts["room"] = _room_of_rows(margin_rows(tokens, found.selected))
         facts["agrees"] = (facts["room"] >= -SOLVED) == holds
     return AssumptionCheck(name="B.1", holds=holds, slack=slack, evidence=facts)
 
@@ -136,9 +139,42 @@ def interpolation_room(gram: Array) -> float:
     >>> interpolation_room(np.array([[1.0, -1.0], [-1.0, 1.0]]))
     -inf
     """
-    lengths = np.sqrt(np.diagonal(gram))
-    bound = 1.0 / lengths
-    values, vectors = np.linalg.eigh(gram * bound[:, None] * bound)
+    given = finite_array("gram", gram)
+    if given.ndim != 2 or given.shape[0] != given.shape[1] or not given.size:
+        raise InputError(message(f"`gram` has shape {given.shape}; wanted a square matrix."))
+    if (np.diagonal(given) < 0).any():
+        raise InputError(message("`gram` has a diagonal below 0; wanted inner products of constraints."))
+    if not np.diagonal(given).all():
+        return -np.inf  # a constraint of length 0 has no value but 0
+    bound = 1.0 / np.sqrt(np.diagonal(given))
+    with np.errstate(over="ignore", invalid="ignore"):
+        units = given * bound[:, None] * bound
+        alike = np.abs(units - units.T) <= SOLVED
+    if not (np.abs(units) <= 1.0 + SOLVED).all() or not alike.all():
+        problem = "is not symmetric, or has entries larger than its diagonal allows"
+        raise InputError(message(f"`gram` {problem}; wanted inner products of constraints."))
+    return _room_of_units(units, ordinary(bound)[0])
+
+
+def _room_of_rows(rows: Any) -> float:
+    """`interpolation_room` of constraints; where their inner products are beyond float64, of those of unit length."""
+    if is_ordinary(rows.p) and is_ordinary(rows.queries):
+        return interpolation_room(rows.gram())
+    (p, of_p), (q, of_q) = rows_to_one(rows.p), rows_to_one(rows.queries)
+    p_lengths, q_lengths = np.linalg.norm(p, axis=-1), np.linalg.norm(q, axis=-1)
+    sizes = p_lengths * q_lengths[rows.query]
+    if not sizes.all():
+        return -np.inf
+    p, q = p / p_lengths[:, None], (q / np.where(q_lengths > 0, q_lengths, 1.0)[:, None])[rows.query]
+    exponents = -(of_p[:, 0] + of_q[rows.query, 0])
+    # Only ratios of the bounds count.
+    bound = rescaled(1.0 / sizes, exponents - exponents.max())
+    return _room_of_units((p @ p.T) * (q @ q.T), bound)
+
+
+def _room_of_units(units: Array, bound: Array) -> float:
+    """The same for constraints of length 1, which are to be as large as `bound`, all of which may share a factor."""
+    values, vectors = np.linalg.eigh(units)
     kept = values > DEPENDENT * values[-1]
     basis = vectors[:, kept]
     scaled = basis @ ((basis.T @ bound) / values[kept])
@@ -146,11 +182,13 @@ def interpolation_room(gram: Array) -> float:
         return -np.inf
     multipliers = scaled * bound
     mean = float(multipliers.mean())
+    if not mean > 0 or not np.isfinite(multipliers / mean).all():
+        return -np.inf  # of sizes so different that the multipliers of some are 0 to float64
     if kept.all():
         return float(multipliers.min()) / mean
     # maximize s with  multipliers + free null-space part >= s
     null = vectors[:, ~kept] * bound[:, None] / np.abs(bound).max()
-    rows = np.hstack([-null, np.ones((len(gram), 1))])
+    rows = np.hstack([-null, np.ones((len(units), 1))])
     cost = np.zeros(rows.shape[1])
     cost[-1] = -1.0
     best = scipy.optimize.linprog(cost, A_ub=rows, b_ub=multipliers / mean, bounds=(None, None), method="highs")
@@ -177,20 +215,23 @@ def assumption_b2(tokens: Tokens, *, head: HeadLike = None, tolerance: float = 1
     >>> assumption_b2(al.data.two_tokens()).evidence["gap"]
     1.0
     """
-    one_data_set(tokens)
+    tolerance = number("tolerance", tolerance, least=0)
     leads = Leads.of(tokens, head)
     best, count = optimal_tokens(tokens, head, return_ties=True)
+    # All queries in one unit, that of the largest score: what is 0 then is 0 by comparison.
+    unit = int(np.max(leads.exponent))
+    gamma = rescaled(leads.gamma, leads.exponent - unit)
     other = tokens.visible & (np.arange(tokens.T) != best[..., None])
-    top = np.where(other, leads.gamma, -np.inf).max(-1)
-    bottom = np.where(other, leads.gamma, np.inf).min(-1)
+    top = np.where(other, gamma, -np.inf).max(-1)
+    bottom = np.where(other, gamma, np.inf).min(-1)
     compared = other.any(-1)
     deviation = float((top - bottom)[compared].max()) if compared.any() else 0.0
-    gap = float(leads.over(best)[other].min()) if other.any() else np.inf
-    slack = tolerance * float(np.abs(leads.gamma)[tokens.visible].max()) - deviation
+    gap = leads.least(leads.over(best), other)
+    slack = tolerance * float(np.abs(gamma)[tokens.visible].max()) - deviation
     tied = int((count > 1).sum())
     return AssumptionCheck(
-        name="B.2", holds=slack >= 0 and tied == 0, slack=slack,
-        evidence={"deviation": deviation, "gap": gap, "tied": tied},
+        name="B.2", holds=slack >= 0 and tied == 0, slack=float(rescaled(slack, unit)),
+        evidence={"deviation": float(rescaled(deviation, unit)), "gap": gap, "tied": tied},
     )  # fmt: skip
 
 
@@ -223,19 +264,40 @@ def assumption_c(tokens: Tokens, *, loss: Any = "logistic", head: HeadLike = Non
     linear_or_given: Any = "linear" if head is None else head
     mantissa, log_scale = gradient(tokens, weights, loss=loss, head=linear_or_given)
     direction = mantissa["W"]
-    scale = float(np.exp(log_scale["W"])) if direction.any() else 0.0
     rows = margin_rows(tokens, best)
-    values, sizes = rows.values(-direction), rows.norms * np.linalg.norm(direction)
-    cosines = np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0)
+    cosines = _cosines(rows, -direction)
+    values, slopes = _in_units(rows, direction, float(log_scale["W"]))
     slack = float(cosines.min()) if len(rows) else np.inf
     # Cosines that are rounding of a zero product are no evidence of a positive one.
     holds = slack > 8 * tokens.d * float(np.finfo(np.float64).eps)
     evidence = {
-        "values": rows.scatter(scale * values, np.nan),
-        "gradient": scale * direction,
+        "values": rows.scatter(values, np.nan),
+        "gradient": slopes,
         "tied": int((count > 1).sum()),
     }
     return AssumptionCheck(name="C", holds=holds, slack=slack if holds else min(slack, 0.0), evidence=evidence)
+
+
+def _cosines(rows: Any, direction: Array) -> Array:
+    """Cosines of the constraint matrices p q^T with a direction; 0 where either is zero."""
+    if is_ordinary(rows.p) and is_ordinary(rows.queries) and is_ordinary(direction):
+        values, sizes = rows.values(direction), rows.norms * np.linalg.norm(direction)
+        return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0)
+    p, q, towards = rows_to_one(rows.p)[0], rows_to_one(rows.queries)[0][rows.query], to_one(direction)[0]
+    values = np.einsum("jd,jd->j", p, q @ towards.T)
+    sizes = np.linalg.norm(p, axis=-1) * np.linalg.norm(q, axis=-1) * np.linalg.norm(towards)
+    return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0)
+
+
+def _in_units(rows: Any, direction: Array, log_scale: float) -> tuple[Array, Array]:
+    """Inner products of the constraints with -gradient, and the gradient `e^log_scale direction`."""
+    scale = float(np.exp(min(log_scale, 709.0))) if direction.any() else 0.0
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        values, gradient = scale * rows.values(-direction), scale * direction
+    if log_scale > 709.0 or not (np.isfinite(values).all() and np.isfinite(gradient).all()):
+        problem = "`tokens` are so large that the gradient at W = 0, or its products with them, are beyond float64"
+        raise InputError(message(f"{problem}.", "divide the tokens; cosines do not change"))
+    return values, gradient
 
 
 def assumption_d(tokens: Tokens, *, head: HeadLike = None, limit: int = 100_000) -> AssumptionCheck:
@@ -295,10 +357,7 @@ def _best(tokens: Tokens, head: HeadLike, solution: MarginSolution | None) -> tu
     """The solution to judge, and how many queries have several best tokens (0 where no scores were needed)."""
     one_data_set(tokens)
     if solution is not None:
-        if not isinstance(solution, MarginSolution):
-            raise InputError(
-                message(f"`solution` is a {type(solution).__name__}; wanted what al.solve_margin returns.")
-            )
+        instance("solution", solution, MarginSolution, "what al.solve_margin returns")
         return belongs(tokens, solution.selected, solution), 0
     best, count = optimal_tokens(tokens, head, return_ties=True)
     return solve_margin(tokens, best, throw=False), int((count > 1).sum())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import real_array
+from attnlab.checks import finite_array, number
+from attnlab.data.scale import is_ordinary, length, lengths, ordinary, rescaled, rows_to_one
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, solve_margin
@@ -45,7 +47,7 @@ class LocalCone:
     @property
     def start(self) -> Array:
         """The point of the cone nearest to 0 on its axis, `R direction / |direction|`."""
-        return self.direction * (self.R / float(np.linalg.norm(self.direction)))
+        return self.direction * (self.R / length(self.direction))
 
     def __repr__(self) -> str:
         flag = f", {int(self.empty.sum())} queries without support" if self.empty.any() else ""
@@ -62,14 +64,13 @@ def in_cone(W: ArrayLike, direction: ArrayLike, *, mu: float, R: float = 0.0) ->
     """
     from attnlab.train import misalignment
 
-    if not mu >= 0:
-        raise InputError(message(f"`mu` is {mu!r}; wanted a number of at least 0."))
+    mu, R = number("mu", mu, least=0), number("R", R)
     point, axis = _finite("W", W), _finite("direction", direction)
     if not axis.any():
         raise InputError(message("`direction` is the zero matrix; a cone needs an axis."))
     if not point.any():
         return False
-    return bool(misalignment(point, axis) <= mu and np.linalg.norm(point) >= R)
+    return bool(misalignment(point, axis) <= mu and length(point) >= R)
 
 
 def local_cone(
@@ -103,16 +104,25 @@ def local_cone(
     assert verdict.lead is not None
     if not support.any():
         raise InputError(message("`tokens` give every query a single token; there is no direction to surround."))
-    size = float(np.linalg.norm(found.W))
+    size = length(found.W)
     beyond = np.isfinite(found.values) & ~support & support.any(-1, keepdims=True)
     tight = np.where(support, found.values, -np.inf).max(-1, keepdims=True)
     room = np.where(beyond, found.values - tight, np.inf)
     delta = 0.5 * float(room.min())
-    lengths = np.linalg.norm(tokens.x, axis=-1).reshape(tokens.n, *[1] * (chosen.ndim - 1), tokens.T)
-    A = float((lengths * np.linalg.norm(tokens.z, axis=-1)[..., None])[tokens.visible].max()) * size
-    gamma, visible = Leads.of(tokens, head).gamma, tokens.visible
-    spreads = np.where(visible, gamma, -np.inf).max(-1) - np.where(visible, gamma, np.inf).min(-1)
-    spread, T = float(spreads.max()), int(visible.sum(-1).max())
+    if not delta > 0:
+        problem = "some token lies on the margin to the last digit, and is no support token"
+        raise InputError(message(f"`selected` has no cone: {problem}.", "solve again with a smaller tolerance"))
+    A = _reach(tokens, size, chosen.ndim)
+    leads, T = Leads.of(tokens, head), int(tokens.visible.sum(-1).max())
+    spread = leads.largest_spread(tokens.visible)
+    ratio = spread / verdict.lead if verdict.lead > 0 else np.inf
+    if np.isfinite(64.0 * T * spread * A) and np.isfinite(64.0 * T * ratio * A):
+        log = float(np.log(64.0 * T * spread * A / verdict.lead))
+    else:
+        log = float(np.log(64.0 * T * A)) + leads.log_ratio(chosen, tokens.visible, support)
+    R = max(2.0, 1.0 / delta) * size * log
+    if not np.isfinite(R):
+        raise InputError(message(f"`tokens` have a cone of radius beyond float64; |W| = {size:.1e}."))
     return LocalCone(
         direction=found.W,
         delta=delta,
@@ -120,9 +130,16 @@ def local_cone(
         mu=(min(0.5, delta) / A) ** 2 / 8.0,
         spread=spread,
         gap=verdict.lead,
-        R=max(2.0, 1.0 / delta) * size * float(np.log(64.0 * T * spread * A / verdict.lead)),
+        R=R,
         empty=verdict.empty,
     )
+
+
+def _reach(tokens: Tokens, size: float, axes: int) -> float:
+    """Largest |x_t| |z| times |W|: the same for tokens and queries of all sizes, of which W is about one over."""
+    (x, of_x), (z, of_z) = ordinary(tokens.x), ordinary(tokens.z)
+    across = lengths(x).reshape(tokens.n, *[1] * (axes - 1), tokens.T)
+    return float((across * lengths(z)[..., None])[tokens.visible].max()) * float(rescaled(size, of_x + of_z))
 
 
 def barrier(tokens: Tokens, selected: ArrayLike, W: ArrayLike, *, head: HeadLike = None) -> float:
@@ -153,15 +170,34 @@ def barrier(tokens: Tokens, selected: ArrayLike, W: ArrayLike, *, head: HeadLike
         raise InputError(message("`W` is the zero matrix; cone_eps is a set of directions."))
     low, high = score_sides(tokens, chosen, head)
     point = point / np.abs(point).max()
-    z = tokens.z.reshape(tokens.n, -1, tokens.d)
-    logits = np.einsum("ntd,de,nke->nkt", tokens.x, point, z, optimize=True).reshape(low.shape)
+    logits, exponents = _logits(tokens, point)
+    logits = logits.reshape(low.shape)
     # max over t of min over s of (a_t - a_s) is the best low logit less the best high one.
     best_low = np.where(low, logits, -np.inf).max(-1)
     best_high = np.where(high, logits, -np.inf).max(-1)
     asks = high.any(-1)
     if not asks.any():
         return float("inf")
-    return float((best_low[asks] - best_high[asks]).min() / np.linalg.norm(point))
+    apart = best_low[asks] - best_high[asks]  # -inf where nothing shields
+    found = rescaled(apart, exponents if isinstance(exponents, int) else exponents.reshape(asks.shape)[asks])
+    if np.isinf(found[np.isfinite(apart)]).any():
+        largest = (
+            f"`tokens` have entries up to {np.abs(tokens.x).max():.1e}, queries up to {np.abs(tokens.z).max():.1e}"
+        )
+        raise InputError(message(f"{largest}; differences of their logits are beyond float64.", "divide the tokens"))
+    return float(found.min() / np.linalg.norm(point))
+
+
+def _logits(tokens: Tokens, W: Array) -> tuple[Array, Any]:
+    """x W z, (n, K, T), over 2^e, and e, (n, K); 0 where all are of ordinary size."""
+    x, z = tokens.x, tokens.z.reshape(tokens.n, -1, tokens.d)
+    of_sequences: Any = 0
+    if not (is_ordinary(x) and is_ordinary(z)):
+        flat, of_x = rows_to_one(x.reshape(tokens.n, -1))
+        x, (z, of_z) = flat.reshape(x.shape), rows_to_one(z)
+        of_sequences = of_x + of_z[..., 0]
+    with np.errstate(under="ignore"):
+        return np.einsum("ntd,de,nke->nkt", x, W, z, optimize=True), of_sequences
 
 
 def in_barrier_cone(
@@ -175,6 +211,8 @@ def in_barrier_cone(
     """
     if eps is None:
         eps = default_eps(tokens, selected, head=head)
+    elif not (isinstance(eps, float) and eps == np.inf):
+        eps = number("eps", eps)
     return barrier(tokens, selected, W, head=head) >= eps
 
 
@@ -217,7 +255,7 @@ def score_sides(
 
 
 def _finite(name: str, value: ArrayLike) -> Array:
-    matrix = real_array(name, value)
-    if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
+    matrix = finite_array(name, value)
+    if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted a finite matrix."))
     return matrix

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 
-from attnlab.checks import real_array
+from attnlab.checks import instance, number, one_of, real_array
+from attnlab.data.scale import ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
@@ -105,6 +106,7 @@ class RateFit:
         >>> fit_rate(steps, steps**-2.0).against(1.0)
         'faster'
         """
+        proved = number("proved", proved)
         if self.low > proved:
             return "faster"
         return "slower" if self.high < proved else "as proved"
@@ -216,13 +218,17 @@ def compare_families(
     >>> compare_families(steps[:15], 1 / steps[:15]).reason
     'The range from 10 to 50.1 is shorter than a decade.'
     """
-    if len(set(families)) < 2:
+    names_given: list[Family] = [
+        _family(name) for name in instance("families", families, Sequence, "names of families")
+    ]
+    if len(set(names_given)) < 2:
         raise InputError(message(f"`families` is {families!r}; wanted at least two to compare.", ", ".join(FAMILIES)))
     t, logs = _in_range(*_curves(steps, values, log_values), "power", start, stop)
-    fits = {_family(name): fit_rate(t, log_values=logs, family=name) for name in families}
+    fits = {name: fit_rate(t, log_values=logs, family=name) for name in names_given}
     misfits = np.stack([_slopes(_CLOCKS[name](t), logs, _shares(np.log(t)))[1] for name in fits])
     misfits = np.maximum(misfits, ROUNDING)
-    order = np.argsort(np.sqrt((misfits**2).mean(1)), kind="stable")
+    unit, _ = ordinary(misfits)
+    order = np.argsort(np.sqrt((unit**2).mean(1)), kind="stable")
     names = list(fits)
     first, *others = (names[i] for i in order)
     lead = misfits[order[0]] <= CLEARLY * misfits[order[1:]].min(0)
@@ -239,10 +245,9 @@ def compare_families(
     )
 
 
-def _family(family: str) -> Family:
-    if family not in FAMILIES:
-        raise InputError(message(f"`family` is {family!r}; wanted one of {', '.join(FAMILIES)}."))
-    return family  # pyright: ignore[reportReturnType]
+def _family(family: Any) -> Family:
+    one_of("family", family, FAMILIES)
+    return family
 
 
 def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | None) -> tuple[Array, Array]:
@@ -255,7 +260,7 @@ def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | 
         raise InputError(
             message(f"`{name}` has shape {y.shape} and `steps` {t.shape}; wanted (R,) or (trials, R), and (R,).")
         )
-    if not np.isfinite(t).all() or (np.diff(t) <= 0).any():
+    if not np.isfinite(t).all() or (t[1:] <= t[:-1]).any():
         raise InputError(message("`steps` must be finite and increase."))
     if values is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -265,26 +270,24 @@ def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | 
 
 def _in_range(t: Array, logs: Array, family: Family, start: float | None, stop: float | None) -> tuple[Array, Array]:
     """The records of the range; all of them must have a value, and every part enough of them."""
-    first = FIRST_STEP if start is None else float(start)
-    last = np.inf if stop is None else float(stop)
+    first = FIRST_STEP if start is None else number("start", start)
+    last = np.inf if stop is None or (isinstance(stop, float) and stop == np.inf) else number("stop", stop)
     if not FIRST_STEP <= first < last:
-        raise InputError(
-            message(f"`start` is {first:g} and `stop` {last:g}; wanted {FIRST_STEP:g} <= start < stop.",
-                    "log^2 t / t begins to fall only at e^2")
-        )  # fmt: skip
+        wanted = f"wanted {FIRST_STEP:g} <= start < stop"
+        hint = "log^2 t / t begins to fall only at e^2"
+        raise InputError(message(f"`start` is {first:g} and `stop` {last:g}; {wanted}.", hint))
     inside = (t >= first) & (t <= last)
     t, logs = t[inside], logs[:, inside]
     bad = ~np.isfinite(logs)
     if bad.any():
         at = t[bad.any(0)][0]
         raise InputError(
-            message(f"There is no positive, finite value at step {at:g}.", "pass `log_values=`, or another range")
+            message(f"`values` has no positive, finite value at step {at:g}.", "pass `log_values=`, or another range")
         )
     if len(t) < PARTS * RECORDS_PER_PART or min(part.sum() for part in _parts(np.log(t))) < RECORDS_PER_PART:
-        raise InputError(
-            message(f"{len(t)} records from step {first:g} on are too few for a rate; wanted {RECORDS_PER_PART} in "
-                    f"each quarter of the range of log t.", "descend(..., record=20) takes 20 per decade")
-        )  # fmt: skip
+        wanted = f"wanted {RECORDS_PER_PART} in each quarter of the range of log t"
+        given = f"`steps` has {len(t)} records from step {first:g} on, too few for a rate"
+        raise InputError(message(f"{given}; {wanted}.", "descend(..., record=20) takes 20 per decade"))
     return t, logs
 
 
@@ -304,18 +307,23 @@ def _parts(logt: Array) -> list[NDArray[np.bool_]]:
 def _slopes(x: Array, logs: Array, weights: Array) -> tuple[Array, Array]:
     """Falling slope of each curve, and the weighted root mean square of what is left."""
     w = weights / weights.sum()
+    (x, of_x), (logs, of_y) = ordinary(x), ordinary(logs)
     dx = x - w @ x
     dy = logs - (logs @ w)[:, None]
     slopes = (dy * (w * dx)).sum(1) / (w @ dx**2)
     left = dy - slopes[:, None] * dx
-    return -slopes, np.sqrt((left**2) @ w)
+    rates, misfits = rescaled(-slopes, of_y - of_x), rescaled(np.sqrt((left**2) @ w), of_y)
+    if not (np.isfinite(rates).all() and np.isfinite(misfits).all()):
+        raise InputError(message("`log_values` fall at a rate beyond float64; wanted moderate numbers."))
+    return rates, misfits
 
 
 def _mean_interval(rates: Array) -> tuple[float, float] | None:
     if len(rates) < 2:
         return None
-    half = student.ppf(0.5 + 0.5 * CONFIDENCE, len(rates) - 1) * rates.std(ddof=1) / np.sqrt(len(rates))
-    return float(rates.mean() - half), float(rates.mean() + half)
+    unit, e = ordinary(rates)
+    half = student.ppf(0.5 + 0.5 * CONFIDENCE, len(unit) - 1) * unit.std(ddof=1) / np.sqrt(len(unit))
+    return float(rescaled(unit.mean() - half, e)), float(rescaled(unit.mean() + half, e))
 
 
 def _short(t: Array) -> str | None:

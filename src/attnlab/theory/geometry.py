@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.data.selection import TIE, TokenHead, scores
+from attnlab.checks import LARGEST, instance, whole
+from attnlab.data.scale import rescaled
+from attnlab.data.selection import TIE, TokenHead, comparable_scores
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, MarginStatus, solve_margin
@@ -156,7 +158,10 @@ class LocallyOptimalSelections:
         return iter(self.selections)
 
     def __contains__(self, selected: object) -> bool:
-        given = np.asarray(selected)
+        try:
+            given = np.asarray(selected)
+        except ValueError:  # a ragged list is no selection
+            return False
         return given.shape == self.selections.shape[1:] and any(np.array_equal(given, s) for s in self.selections)
 
     def __repr__(self) -> str:
@@ -184,7 +189,7 @@ def locally_optimal_selections(
     >>> found.total, al.optimal_tokens(al.data.sphere(n=2, T=3, d=3, seed=0)) in found
     (9, True)
     """
-    leads = Leads.of(tokens, head)
+    leads, limit = Leads.of(tokens, head), whole("limit", limit, 0)
     found: list[tuple[NDArray[np.intp], float, bool]] = []
     feasible = infeasible = undecided = 0
     for chosen, solution in solved_selections(tokens, limit):
@@ -213,11 +218,12 @@ def selection_count(tokens: Tokens) -> int:
 def solved_selections(tokens: Tokens, limit: int) -> Iterator[tuple[NDArray[np.intp], MarginSolution]]:
     """Each selection of visible tokens, in lexicographic order, with its max-margin solution (infeasible ones too)."""
     one_data_set(tokens)
-    total = selection_count(tokens)
+    total, limit = selection_count(tokens), whole("limit", limit, 0)
     if total > limit:
+        count = f"{total:.4g}" if total < LARGEST else "more than 1e308"
         raise InputError(
             message(
-                f"`tokens` have {total:.4g} selections; wanted at most `limit` = {limit}.",
+                f"`tokens` have {count} selections; wanted at most `limit` = {limit}.",
                 "fewer sequences or tokens, or a larger limit; al.is_locally_optimal judges a single selection",
             )
         )
@@ -229,22 +235,51 @@ def solved_selections(tokens: Tokens, limit: int) -> Iterator[tuple[NDArray[np.i
 
 @dataclass(frozen=True, eq=False)
 class Leads:
-    """Scores, and the difference under which two scores of one query are the same."""
+    """Scores `gamma 2^exponent`, and the difference of two gamma of one query under which they are the same.
+
+    The exponent is 0 but for scores too faint for float64; see `comparable_scores`.
+    """
 
     gamma: Array
     same: Array
+    exponent: Any = 0
 
     @classmethod
     def of(cls, tokens: Tokens, head: HeadLike) -> Leads:
         """From the data; (n, T) or (n, K, T), and (n, 1) or (n, K, 1)."""
         one_data_set(tokens)
-        gamma = scores(tokens, head)
-        return cls(gamma, TIE * np.where(tokens.visible, np.abs(gamma), 0.0).max(-1, keepdims=True))
+        gamma, exponent = comparable_scores(tokens, head)
+        sizes = np.where(tokens.visible, np.abs(gamma), 0.0)
+        if sizes.max() > LARGEST / 4.0:
+            largest = f"`tokens` have scores up to {sizes.max():.1e}"
+            raise InputError(message(f"{largest}; their differences are beyond float64.", "divide `v` by 2^10"))
+        # What is hidden from a query may be anything; nothing is read there.
+        return cls(np.where(tokens.visible, gamma, 0.0), TIE * sizes.max(-1, keepdims=True), exponent)
 
     def over(self, chosen: NDArray[np.intp]) -> Array:
         """gamma_chosen - gamma_t, laid out as the tokens; exactly 0 where the two are the same."""
         lead = np.take_along_axis(self.gamma, chosen[..., None], axis=-1) - self.gamma
         return np.where(np.abs(lead) <= self.same, 0.0, lead)
+
+    def largest_spread(self, visible: NDArray[np.bool_]) -> float:
+        """The largest difference of two scores of one query, in units of the scores."""
+        return float(rescaled(self._spreads(visible), self.exponent).max())
+
+    def log_ratio(self, chosen: NDArray[np.intp], visible: NDArray[np.bool_], support: NDArray[np.bool_]) -> float:
+        """The logarithm of that over the least lead of the chosen tokens over their support, however faint both are."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spreads = np.log(self._spreads(visible)) + np.log(2.0) * self.exponent
+            leads = np.log(self.over(chosen)) + np.log(2.0) * self.exponent
+        return float(spreads.max() - leads[support].min())
+
+    def _spreads(self, visible: NDArray[np.bool_]) -> Array:
+        """Of each query, with an axis of length 1 for the tokens."""
+        highest = np.where(visible, self.gamma, -np.inf).max(-1, keepdims=True)
+        return highest - np.where(visible, self.gamma, np.inf).min(-1, keepdims=True)
+
+    def least(self, lead: Array, where: NDArray[np.bool_]) -> float:
+        """The least of some of the leads, in units of the scores; inf without any."""
+        return float(rescaled(lead, self.exponent)[where].min(initial=np.inf))
 
 
 def _judged(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution, leads: Leads) -> LocalOptimality:
@@ -270,7 +305,7 @@ def _judged(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution, 
         feasible=True,
         decided=True,
         failing=failing,
-        lead=float(lead[support].min()) if support.any() else float("inf"),
+        lead=leads.least(lead, support),
         empty=compares & ~support.any(-1),
         ties=support & (lead == 0),
         solution=solution,
@@ -280,8 +315,7 @@ def _judged(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution, 
 
 def one_data_set(tokens: Tokens) -> Tokens:
     """`tokens`, refused if it is something else or a batch."""
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+    instance("tokens", tokens, Tokens, "al.Tokens")
     if tokens.trials is not None:
         raise InputError(
             message(
@@ -299,17 +333,16 @@ def checked(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:
 
 def belongs(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution) -> MarginSolution:
     """`solution`, refused if it is for other data or another selection."""
-    if not isinstance(solution, MarginSolution):
-        raise InputError(message(f"`solution` is a {type(solution).__name__}; wanted what al.solve_margin returns."))
+    instance("solution", solution, MarginSolution, "what al.solve_margin returns")
     wanted = (*tokens.y.shape, tokens.T)
     if solution.multipliers.shape != wanted or solution.W.shape != (tokens.d, tokens.d):
+        given = f"`solution` is for tokens laid out as {solution.multipliers.shape}, d = {len(solution.W)}"
         raise InputError(
-            message(f"`solution` is for tokens laid out as {solution.multipliers.shape}, d = {len(solution.W)}; wanted "
-                    f"{wanted}, d = {tokens.d}.", "leave `solution` out to have it solved")
-        )  # fmt: skip
+            message(f"{given}; wanted {wanted}, d = {tokens.d}.", "leave `solution` out to have it solved")
+        )
     if not np.array_equal(solution.selected, chosen):
+        given = f"`solution` is for selection {solution.selected.tolist()}"
         raise InputError(
-            message(f"`solution` is for selection {solution.selected.tolist()}; `selected` is {chosen.tolist()}.",
-                    "leave `solution` out to have it solved")
-        )  # fmt: skip
+            message(f"{given}; `selected` is {chosen.tolist()}.", "leave `solution` out to have it solved")
+        )
     return solution

@@ -18,6 +18,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
+from attnlab.checks import finite_array, number, shown, whole
+from attnlab.data.scale import length
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -107,10 +109,9 @@ class Outputs:
             fixed = {"counts": problem.counts, "held": problem.held}
             return cls(_HeadsOutputs(HeadsModel.of(model.decoder)), held, {"x": data.x}, fixed)
         if model is not None or not isinstance(data, Tokens):
-            raise InputError(
-                message(f"`model` is {model!r} with data {type(data).__name__}; wanted a model of attnlab, or None "
-                        "with al.Tokens for one attention layer.", "model=al.models.Encoder(width)")
-            )  # fmt: skip
+            given = f"`model` is {shown(model)} with `{name}` a {type(data).__name__}"
+            wanted = "wanted a model of attnlab, or None with al.Tokens for one attention layer"
+            raise InputError(message(f"{given}; {wanted}.", "model=al.models.Encoder(width)"))
         own = check_weights(weights, data)
         core, problem = attention_model(data, own, "logistic", head)
         rows = {name: getattr(problem, name) for name in ("x", "common", "z", "y", "visible")}
@@ -164,20 +165,38 @@ def ntk(
     >>> kernel.shape, bool(np.linalg.eigvalsh(kernel)[0] > 0)
     ((5, 5), True)
     """
-    if isinstance(block, bool) or not isinstance(block, int | np.integer) or block < 1:
-        raise InputError(message(f"`block` is {block!r}; wanted a whole number at least 1."))
+    block = whole("block", block)
     mine = Outputs.of(data, weights, model, head)
     theirs = mine if other is None else Outputs.of(other, weights, model, head, "other")
     if theirs.rows["x"].shape[1:] != mine.rows["x"].shape[1:]:
         raise InputError(message(f"`other` is {other!r}; wanted sequences with the T and d of {data!r}."))
-    if isinstance(model, Encoder) and model.depth == 1:
-        own = model.check(Sequences.of(data), weights)  # type: ignore[arg-type]
-        columns = None if other is None else theirs.rows["x"]
-        kernel = np.sum([*encoder_kernels(model, own, mine.rows["x"], columns, block=block).values()], axis=0)
-    else:
-        kernel = _by_gradients(mine, theirs, block)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        kernel = _kernel(data, weights, model, mine, theirs, block)
+    _check_result("The tangent kernel", kernel, mine)
     # To the last digit, which products of matrices do not promise.
     return 0.5 * (kernel + kernel.T) if other is None else kernel
+
+
+def _kernel(
+    data: Tokens | Sequences, weights: Weights, model: Model, mine: Outputs, theirs: Outputs, block: int
+) -> Array:
+    """As the model knows best."""
+    if isinstance(model, Encoder) and model.depth == 1:
+        own = model.check(Sequences.of(data), weights)  # type: ignore[arg-type]
+        columns = None if mine is theirs else theirs.rows["x"]
+        return np.sum([*encoder_kernels(model, own, mine.rows["x"], columns, block=block).values()], axis=0)
+    return _by_gradients(mine, theirs, block)
+
+
+def _check_result(what: str, found: Array, maps: Outputs) -> None:
+    """Refuse what is not finite, with the sizes that it came from."""
+    if np.isfinite(found).all():
+        return
+    tokens = float(np.abs(maps.rows["x"]).max())
+    weights = {name: float(np.abs(p).max()) for name, p in maps.params.items()}
+    sizes = ", ".join(f"{name} {size:.1e}" for name, size in weights.items())
+    given = f"`data` has entries up to {tokens:.1e}, `weights` up to {sizes}"
+    raise InputError(message(f"{what} is beyond float64: {given}.", "smaller tokens or weights"))
 
 
 def _by_gradients(mine: Outputs, theirs: Outputs, block: int) -> Array:
@@ -220,7 +239,12 @@ def kernel_distance(a: ArrayLike, b: ArrayLike) -> Any:
     >>> float(kernel_distance(np.eye(2), np.diag([1.0, 0.0])))
     0.2928932188134524
     """
-    return misalignment(a, b)
+    kernels = finite_array("a", a), finite_array("b", b)
+    for name, kernel in zip("ab", kernels, strict=True):
+        if kernel.ndim < 2 or not kernel.size or not kernel.any((-2, -1)).all():
+            shape = f"has shape {kernel.shape}" if kernel.ndim < 2 or not kernel.size else "is all zeros"
+            raise InputError(message(f"`{name}` {shape}; wanted a kernel, or a stack of them, that is not zero."))
+    return misalignment(*kernels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,15 +299,17 @@ def hessian_norm(
     maps = Outputs.of(data, weights, model, head)
     queries = maps.rows["y"].shape[-1] if "y" in maps.rows else 1
     for name, value, count in (("sequence", sequence, maps.n), ("query", query, queries)):
-        if not isinstance(value, int | np.integer) or not 0 <= value < count:
-            raise InputError(message(f"`{name}` is {value!r}; wanted a whole number from 0 to {count - 1}."))
+        whole(name, value, 0, count - 1)
+    tolerance, seed = number("tolerance", tolerance, least=0, below=1), whole("seed", seed, 0)
     row = jax.tree.map(lambda a: a[sequence], maps.rows)
     size, products = maps.size, 0
 
     def times(vector: Array) -> Array:
         nonlocal products
         products += 1
-        return np.asarray(_product(maps.function, maps.params, row, maps.fixed, query, np.ravel(vector)))
+        found = np.asarray(_product(maps.function, maps.params, row, maps.fixed, query, np.ravel(vector)))
+        _check_result("A product with the Hessian", found, maps)
+        return found
 
     if size <= DENSE:
         dense = np.stack([times(e) for e in np.eye(size)])
@@ -298,8 +324,11 @@ def hessian_norm(
             value, vector = values[0], vectors[:, 0]
         except ArpackError:  # no convergence, or no curvature at all
             value, vector = _by_powers(times, start)
-    return Curvature(value=float(value), residual=float(np.linalg.norm(times(vector) - value * vector)),
-                     products=products)  # fmt: skip
+    with np.errstate(over="ignore", invalid="ignore"):
+        left = times(vector) - value * vector
+        residual = length(left)
+    _check_result("The Hessian", np.array([value, residual]), maps)
+    return Curvature(value=float(value), residual=residual, products=products)
 
 
 def _by_powers(times: Any, vector: Array, steps: int = 200) -> tuple[float, Array]:

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import real_array
 from attnlab.errors import InputError, message
 
 
 def cosine(a: ArrayLike, b: ArrayLike) -> Any:
     """Cosine of the angle between weights, `<a, b> / (|a| |b|)` over the last two axes; leading axes broadcast.
 
-    NaN if either is zero. This is the papers' correlation (nothing is centred).
+    NaN if either is zero, or holds NaN or infinity, as the weights of a run that overflowed do: such matrices have no
+    direction. Any scale will do. This is the papers' correlation (nothing is centred).
 
     >>> import attnlab as al
     >>> float(al.cosine([[1.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]))
@@ -51,16 +53,40 @@ def misalignment_of_units(xp: Any, a: Any, b: Any) -> Any:
 
 def unit(xp: Any, a: Any) -> Any:
     """`a` divided by its Frobenius norm over the last two axes, safe at any scale; NaN for zero."""
-    a = a / xp.max(xp.abs(a), axis=(-2, -1), keepdims=True)
+    # At most 1e300: XLA multiplies by the reciprocal, which underflows for what is larger.
+    a = a / xp.minimum(xp.max(xp.abs(a), axis=(-2, -1), keepdims=True), 1e300)
     return a / xp.sqrt(xp.sum(a * a, axis=(-2, -1), keepdims=True))
 
 
+def lengths(a: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Frobenius norms over the last two axes, at any scale; infinite or NaN for matrices that are not finite."""
+    size = np.max(np.abs(a), axis=(-2, -1))
+    _, power = np.frexp(np.where(np.isfinite(size), size, 1.0))
+    small = np.ldexp(a, -power[..., None, None])
+    with np.errstate(over="ignore"):
+        return np.ldexp(np.sqrt(np.sum(small * small, axis=(-2, -1))), power)
+
+
 def _directions(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    arrays = [np.asarray(v, dtype=np.float64) for v in (a, b)]
-    for name, value in zip("ab", arrays, strict=True):
-        if value.ndim < 2:
+    left, right = real_array("a", a), real_array("b", b)
+    for name, value in (("a", left), ("b", right)):
+        if value.ndim < 2 or 0 in value.shape[-2:]:
             raise InputError(message(f"`{name}` has shape {value.shape}; wanted a matrix, or a stack of them."))
-    if arrays[0].shape[-2:] != arrays[1].shape[-2:]:
-        raise InputError(message(f"Matrices of shapes {arrays[0].shape[-2:]} and {arrays[1].shape[-2:]} differ."))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return unit(np, arrays[0]), unit(np, arrays[1])
+    if left.shape[-2:] != right.shape[-2:]:
+        raise InputError(message(f"`a` has matrices of shape {left.shape[-2:]}, `b` of {right.shape[-2:]}."))
+    try:
+        np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError as error:
+        raise InputError(
+            message(f"`a` of shape {left.shape} and `b` of shape {right.shape} do not broadcast.")
+        ) from error
+    return _unit_at_any_scale(left), _unit_at_any_scale(right)
+
+
+def _unit_at_any_scale(a: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`unit` of matrices that may be zero, infinite, or so small that a quotient of them loses digits."""
+    size = np.max(np.abs(a), axis=(-2, -1), keepdims=True)
+    directed = np.isfinite(size) & (size > 0)
+    _, power = np.frexp(np.where(directed, size, 1.0))
+    a = np.where(directed, np.ldexp(np.where(directed, a, 1.0), -power), np.nan)
+    return unit(np, a)

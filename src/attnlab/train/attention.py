@@ -12,15 +12,17 @@ from numpy.typing import ArrayLike
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, make_problem
+from attnlab.models.attention import AttentionModel
 from attnlab.models.evaluate import LossLike
+from attnlab.models.extremes import logits_overflow, prepared
+from attnlab.models.functions import check_functions
 from attnlab.models.heads import Head
 from attnlab.models.losses import as_loss
 from attnlab.train.engine import into_frame
 from attnlab.train.loop import Job
 from attnlab.train.metrics import UserMetrics, measure
 from attnlab.train.program import largest
-from attnlab.train.start import Init, initial_weights, target_directions, tracked_tokens
+from attnlab.train.start import Init, initial_weights, refuse_overflow, target_directions, tracked_tokens
 
 
 def attention_job(
@@ -41,6 +43,7 @@ def attention_job(
 ) -> Job:
     """Attention with these options; see `descend`."""
     model = AttentionModel.of(parameterization, as_loss(loss), head, train_head)
+    check_functions(tokens, model.loss, head)
     start = initial_weights(
         init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=train_head
     )
@@ -49,7 +52,8 @@ def attention_job(
         if track is None:
             raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))
         scored = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
-    alone = make_problem(scored, head)
+    model, alone = prepared(model, scored, head, start)
+    refuse_overflow(logits_overflow(alone, start))
     tracked = with_trials(tracked_tokens(track, tokens, alone), tokens)
     problem, params = with_trials(alone, tokens), with_trials(start, tokens)
     directions = target_directions(targets, tokens, train_head)

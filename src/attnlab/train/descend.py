@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
+from attnlab.checks import enough_memory, instance, number, shown, whole
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.evaluate import HeadLike, LossLike
+from attnlab.models.functions import check_metrics
 from attnlab.models.heads import as_head
 from attnlab.models.multihead import MultiHead
 from attnlab.models.network import Network
@@ -24,12 +25,15 @@ from attnlab.optim.rule import StepRule
 from attnlab.train.attention import attention_job
 from attnlab.train.engine import Engine, choose_engine
 from attnlab.train.heads import heads_job
-from attnlab.train.loop import Loop, Progress
+from attnlab.train.loop import Job, Loop, Progress
 from attnlab.train.metrics import UserMetrics
 from attnlab.train.network import network_job
-from attnlab.train.schedule import record_steps
+from attnlab.train.schedule import MOST_STEPS, record_steps
 from attnlab.train.start import Init
 from attnlab.train.trajectory import Trajectory
+
+USUAL_METRICS = 20  # that are recorded
+COPIES_OF_RECORDS = 4  # while they are gathered: as arrays of one step, and stacked
 
 
 @in_float64
@@ -85,7 +89,7 @@ def descend(
         track: tokens whose attention is recorded, shape of the labels; default the best-scoring ones.
         on_step: called with a `Progress` about twice a second.
         stop_misalignment: stop at the first record where every misalignment is at most this.
-        stop_seconds: stop at the first look at the clock after this long.
+        stop_seconds: stop at the first look at the clock after this long; 0 stops at the first look.
         resume: a saved run of the same settings to go on from; the result is the same as of one long run.
         engine: "direct" holds W as a matrix; "kernel" holds its coordinates in the span of the rows x z^T, in which it
             moves, so that a step costs the same whatever d is. Both take the same steps, to rounding; "auto" chooses
@@ -97,8 +101,13 @@ def descend(
     one head, or of every group; `track` is a mask (n, T) of tokens whose attention is recorded; see
     `attnlab.train.heads.measure`.
 
+    Tokens, queries and weights may be of any scale: powers of two are taken out where products would leave float64. A
+    trial gives the same bytes alone and in any batch, in any process and on any number of threads of one machine.
+
     Returns:
-        A `Trajectory`.
+        A `Trajectory`. Its `status` says how the run ended, `diverged` and `stalled_at` which trials overflowed or
+        stand still, `remarks` what else to know. A plain optax rule is given plain gradients, which underflow where
+        attention saturates; see `al.optim.scale_free`.
 
     >>> import attnlab as al
     >>> run = al.descend(al.data.sphere(n=5, T=5, d=10, seed=0), al.ngd(0.1), steps=300)
@@ -108,8 +117,11 @@ def descend(
     began = time.perf_counter()
     _check_tokens_and_rule(tokens, rule, model)
     loss, init = _usual(model, loss, init)
-    if not isinstance(steps, int | np.integer) or steps < 0:
-        raise InputError(message(f"`steps` is {steps!r}; wanted a whole number at least 0."))
+    steps = whole("steps", steps, 0, MOST_STEPS)
+    _check_stops(stop_misalignment, stop_seconds, on_step)
+    user = check_metrics(metrics)
+    if resume is not None:
+        instance("resume", resume, Trajectory, "an al.Trajectory", "al.Trajectory.load('part.npz') reads a saved one")
     options: dict[str, Any] = dict(
         parameterization=parameterization, head=as_head(head), train_head=train_head, rank=rank, targets=targets,
         track=track,
@@ -130,15 +142,16 @@ def descend(
         raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
     else:
         job = attention_job(tokens, engine=config["engine"], **options, **shared)  # type: ignore[arg-type]
-    schedule = record_steps(record, int(steps))
+    schedule = record_steps(record, steps)
+    _check_room(schedule, tokens, job)
     if stop_misalignment is not None and not job.targets:
         raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
     if stop_misalignment is not None and not schedule:
         raise InputError(message("`stop_misalignment` is looked at when recording; `record` asks for none."))
-    loop = Loop(job, rule, tuple((metrics or {}).items()), tokens.trials, config, began)
+    loop = Loop(job, rule, user, tokens.trials, config, began)
     if resume is not None:
         loop.go_on(resume, schedule)
-    return loop.run(schedule, int(steps), on_step, stop_misalignment, stop_seconds)
+    return loop.run(schedule, steps, on_step, stop_misalignment, stop_seconds)
 
 
 def _refuse_unused(asked: dict[str, Any]) -> None:
@@ -153,9 +166,30 @@ def _refuse_unused(asked: dict[str, Any]) -> None:
 def _check_tokens_and_rule(tokens: Any, rule: Any, model: Any) -> None:
     if not isinstance(tokens, Tokens) and not (isinstance(tokens, Sequences) and isinstance(model, Network)):
         hint = "model=al.models.Encoder(width)" if isinstance(tokens, Sequences) else "al.Tokens(x=, z=, y=, v=)"
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", hint))
-    if not (hasattr(rule, "init") and hasattr(rule, "update")):
-        raise InputError(message(f"`rule` is {rule!r}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
+        raise InputError(message(f"`tokens` is {shown(tokens)}; wanted al.Tokens.", hint))
+    if isinstance(rule, type) or not (hasattr(rule, "init") and hasattr(rule, "update")):
+        raise InputError(message(f"`rule` is {shown(rule)}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
+    if model is not None and not isinstance(model, MultiHead | Network):
+        problem = f"`model` is {shown(model)}; wanted a model of attnlab, or None."
+        raise InputError(message(problem, "al.models.MultiHead(heads=8)"))
+
+
+def _check_stops(stop_misalignment: Any, stop_seconds: Any, on_step: Any) -> None:
+    if stop_misalignment is not None:
+        number("stop_misalignment", stop_misalignment, least=0)
+    if stop_seconds is not None:
+        number("stop_seconds", stop_seconds, least=0)
+    if on_step is not None and not callable(on_step):
+        raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `Progress`."))
+
+
+def _check_room(schedule: tuple[int, ...], tokens: Tokens | Sequences, job: Job) -> None:
+    """Refuse records that would not fit into memory."""
+    each = USUAL_METRICS + 2 * len(job.targets)
+    count = COPIES_OF_RECORDS * float(len(schedule)) * each * (tokens.trials or 1)
+    enough_memory(
+        count, f"{len(schedule)} records of {tokens.trials or 1} trials", "a smaller `record`, or fewer trials"
+    )
 
 
 def _usual(model: Any, loss: Any, init: Any) -> tuple[Any, Any]:
@@ -174,7 +208,10 @@ def run_config(
     cannot be known by what it holds raises a StoreError, or, unless `strict`, is marked as unknown.
     """
     _check_tokens_and_rule(tokens, rule, options.get("model"))
-    every = inspect.signature(descend).bind(tokens, rule, **options)
+    try:
+        every = inspect.signature(descend).bind(tokens, rule, **options)
+    except TypeError as error:
+        raise InputError(message(f"`options` do not fit `descend`: {error}.")) from error
     every.apply_defaults()
     settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
     settings["head"] = as_head(settings["head"])

@@ -7,7 +7,9 @@ from typing import Any, Literal
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
+from attnlab.models.extremes import are_extreme
 from attnlab.models.frame import Frame, frame_size, make_frame
+from attnlab.models.heads import Linear
 from attnlab.optim.rule import StepRule, one_of
 
 Engine = Literal["auto", "direct", "kernel"]
@@ -23,11 +25,18 @@ def choose_engine(engine: Engine, tokens: Tokens, rule: Any, parameterization: s
     one_of("engine", engine, ("auto", "direct", "kernel"))
     fits = parameterization == "W" and isinstance(rule, StepRule) and rule.isotropic
     if engine == "kernel" and not fits:
-        what = "K and Q" if parameterization != "W" else f"the rule {getattr(rule, 'name', rule)}"
+        what = "K and Q" if parameterization != "W" else f"the rule {getattr(rule, 'name', 'of optax')}"
         raise InputError(
             message(f"`engine='kernel'` trains W by rules that see lengths and sums of gradients; not {what}.",
                     "engine='auto'")
         )  # fmt: skip
+    if engine != "direct" and are_extreme(tokens, Linear()):
+        if engine == "kernel":
+            raise InputError(
+                message("`engine='kernel'` takes tokens and queries of ordinary size, from 1e-50 to 1e50.",
+                        "engine='auto'")
+            )  # fmt: skip
+        return "direct"
     size, r_x, r_z = frame_size(tokens.n, tokens.K or 1, tokens.T, tokens.d)
     if engine == "direct" or size == 0:  # with one token per sequence nothing moves
         return "direct"

@@ -13,24 +13,29 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance, number, shown, whole
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, Problem, make_problem
+from attnlab.models.attention import AttentionModel, Problem, ScaledGradient
 from attnlab.models.evaluate import HeadLike, LossLike
+from attnlab.models.extremes import logits_overflow, prepared
+from attnlab.models.functions import check_functions, check_metrics
 from attnlab.models.heads import as_head
 from attnlab.models.losses import as_loss
 from attnlab.models.precision import in_float64
-from attnlab.optim.rule import log_norm, number, positive
+from attnlab.optim.rule import log_norm, positive
+from attnlab.train.alignment import lengths
+from attnlab.train.firstmotion import FirstMotion
 from attnlab.train.flowtrajectory import FlowStatus, FlowTrajectory
-from attnlab.train.logtime import Path, integrate
+from attnlab.train.logtime import EULER, Path, integrate
 from attnlab.train.metrics import UserMetrics, View, measure
 from attnlab.train.reduction import Coordinates, reduce
-from attnlab.train.start import Init, initial_weights, target_directions, tracked_tokens
+from attnlab.train.schedule import record_times
+from attnlab.train.start import Init, initial_weights, refuse_overflow, target_directions, tracked_tokens
 from attnlab.train.trajectory import library_versions
 
 SECONDS_BETWEEN_LOOKS = 0.5
-DECADES_BEFORE = 3  # of a run shorter than 1 that are recorded
 TOGETHER = 32  # records measured by one call of the compiled program
 LONGEST = 600.0  # u at most; e^u times a force must be a float
 
@@ -97,13 +102,14 @@ def flow(
     """
     began = clock.perf_counter()
     head_, loss_ = as_head(head), as_loss(loss)
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens.", "al.Tokens(x=, z=, y=)"))
+    instance("tokens", tokens, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
     end, (rtol, atol) = positive("time", time), (_tolerance("rtol", rtol), _tolerance("atol", atol))
-    if not isinstance(max_steps, int | np.integer) or max_steps < 1:
-        raise InputError(message(f"`max_steps` is {max_steps!r}; wanted a whole number at least 1."))
-    times = record_times(record, end)
+    max_steps = whole("max_steps", max_steps)
+    if on_step is not None and not callable(on_step):
+        raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `FlowProgress`."))
+    times, user = record_times(record, end), check_metrics(metrics)
     model = AttentionModel.of(parameterization, loss_, head_)
+    check_functions(tokens, loss_, head_)
     start = initial_weights(init, tokens, parameterization, rank=rank, scale=init_scale, seed=seed, train_head=False)
     config = fingerprint(
         {
@@ -114,8 +120,9 @@ def flow(
         },
         strict=False,
     )  # fmt: skip
-    problem = make_problem(tokens, head_)
-    setup = _Setup(model, times, end, rtol, atol, int(max_steps), tuple((metrics or {}).items()))
+    model, problem = prepared(model, tokens, head_, start)
+    refuse_overflow(logits_overflow(problem, start))
+    setup = _Setup(model, times, end, rtol, atol, max_steps, user)
     per_trial = (problem, start, tracked_tokens(track, tokens, problem))
     single = tokens.trials is None
     trials = tokens.trials or 1
@@ -134,6 +141,7 @@ def flow(
         return np.squeeze(a, axis) if tokens.K is None else a
 
     failures = {i: each.failure for i, each in enumerate(found) if each.failure}
+    status = FlowStatus.UNMOVED if any(each.unmoved for each in found) else FlowStatus.FINISHED
     log_weights = gathered("log_weights")
     return FlowTrajectory(
         times=times,
@@ -145,7 +153,7 @@ def flow(
         exponent=without_query_axis(gathered("exponent"), -2),
         time=end,
         reached=gathered("reached"),
-        status=FlowStatus.INCOMPLETE if failures else FlowStatus.FINISHED,
+        status=FlowStatus.INCOMPLETE if failures else status,
         failures=failures,
         steps=gathered("steps"),
         evaluations=gathered("evaluations"),
@@ -154,33 +162,6 @@ def flow(
         config=config,
         versions=library_versions(),
     )
-
-
-def record_times(record: int | Sequence[float] | None, time: float) -> Array:
-    """Times at which metrics are taken: 0 and `record` per decade up to `time`, or these times, or (None) nowhere.
-
-    Decades begin at 1, or three before `time` if that is earlier.
-
-    >>> record_times(1, 1e3).tolist()
-    [0.0, 1.0, 10.0, 100.0, 1000.0]
-    """
-    if record is None:
-        return np.zeros(0)
-    if isinstance(record, int | np.integer):
-        if record < 1:
-            raise InputError(message(f"`record` is {record}; wanted at least 1 per decade, or a list of times."))
-        last = np.log10(time)
-        first = min(0.0, np.floor(last) - DECADES_BEFORE)
-        grid = 10.0 ** (first + np.arange(int((last - first) * record) + 1) / record)
-        return np.unique([0.0, *grid[grid < time * (1.0 - 1e-12)], time])
-    wanted = f"`record` is {record!r}; wanted times per decade, or a list of times from 0 to {time:g}."
-    try:
-        given = np.asarray(record, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(message(wanted)) from None
-    if given.ndim != 1 or not ((given >= 0.0) & (given <= time)).all():
-        raise InputError(message(wanted))
-    return np.unique(given)
 
 
 class _Setup(NamedTuple):
@@ -207,6 +188,7 @@ class _Found(NamedTuple):
     evaluations: int
     jacobians: int
     failure: str | None
+    unmoved: bool  # though the gradient is not zero
 
 
 def _follow(
@@ -219,30 +201,13 @@ def _follow(
 ) -> _Found:
     """Integrate one trial and measure it."""
     model = setup.model
-    logits, log_norms = _first_look(start, problem, model)
-    coordinates = reduce(problem, start, np.asarray(logits))
-    log_constant = -_log_rate(coordinates, start, {k: float(v) for k, v in log_norms.items()})
     # The last decade tells which tokens keep their weight.
     stops = np.unique([*setup.times, setup.end / 10.0, setup.end])
-    with np.errstate(divide="ignore"):
-        ends = np.logaddexp(0.0, np.log(stops) - log_constant)
-    if ends[-1] > LONGEST:
-        raise InputError(
-            message(f"`time` is {setup.end:g}, e^{ends[-1]:.0f} times what the first motion takes; e^{LONGEST:.0f} is "
-                    "the most float64 can follow.", "lower `time`, or give smaller tokens")
-        )  # fmt: skip
-    log_constant = log_constant if np.isfinite(log_constant) else 0.0  # nothing ever moves
-
-    def time_of(u: float) -> float:
-        return float(np.exp(log_constant + np.log(np.expm1(u)))) if u > 0.0 else 0.0
-
-    path = integrate(
-        coordinates, problem, model, log_constant + 2.0 * coordinates.log_scale, ends,
-        rtol=setup.rtol, atol=setup.atol * _smallness(coordinates), max_steps=setup.max_steps,
-        on_step=None if on_step is None else lambda u: on_step(time_of(u)),
-    )  # fmt: skip
+    path, moves = _path(setup, problem, start, stops, on_step)
     places = np.searchsorted(stops, setup.times)
     end_weights = path.coordinates.weights(path.y)
+    if path.failure is None and not all(np.isfinite(w).all() for w in end_weights.values()):
+        path = path._replace(failure="The weights are beyond 1.8e308.")
     log_weights = np.asarray(_log_weights(end_weights, problem, model))
     exponent = np.full_like(log_weights, np.nan)
     if path.failure is None:
@@ -255,12 +220,69 @@ def _follow(
         weights=end_weights,
         log_weights=log_weights,
         exponent=exponent,
-        reached=setup.end if path.failure is None else time_of(path.reached),
+        reached=setup.end if path.failure is None else path.reached,
         steps=path.steps,
         evaluations=path.evaluations,
         jacobians=path.jacobians,
         failure=path.failure,
+        unmoved=moves and all(np.array_equal(end_weights[name], w) for name, w in start.items()),
     )
+
+
+def _path(
+    setup: _Setup,
+    problem: Problem,
+    start: dict[str, Array],
+    stops: Array,
+    on_step: Callable[[float], None] | None,
+) -> tuple[Path, bool]:
+    """The way of one trial through the times `stops`, `reached` in time; and whether its gradient is not zero."""
+    logits, gradient, log_norms = _first_look(start, problem, setup.model)
+    shown_logits = np.where(True if problem.visible is None else problem.visible, logits, 0.0)
+    if not np.isfinite(shown_logits).all():
+        zero = ScaledGradient({name: np.zeros_like(w) for name, w in start.items()}, dict.fromkeys(start, 0.0))
+        failure = "The logits overflow at the start."
+        return _straight(start, zero, stops)._replace(points=[], y=np.zeros(1), reached=0.0, failure=failure), False
+    coordinates = reduce(problem, start, np.asarray(logits))
+    log_rate = _log_rate(coordinates, start, {k: float(v) for k, v in log_norms.items()})
+    log_constant = -log_rate
+    with np.errstate(divide="ignore"):
+        ends = np.logaddexp(0.0, np.log(stops) - log_constant)
+    if ends[-1] > LONGEST:
+        raise InputError(
+            message(f"`time` is {setup.end:g}, e^{ends[-1]:.0f} times what the first motion takes; e^{LONGEST:.0f} is "
+                    "the most float64 can follow.", "lower `time`, or give smaller tokens")
+        )  # fmt: skip
+    moves = bool(np.isfinite(log_constant))
+    log_constant = log_constant if moves else 0.0
+    if problem.powers is not None and ends[-1] <= EULER:
+        return _straight(start, gradient, stops), moves
+
+    def time_of(u: float) -> float:
+        return float(np.exp(log_constant + np.log(np.expm1(u)))) if u > 0.0 else 0.0
+
+    path = integrate(
+        coordinates,
+        problem,
+        setup.model,
+        log_constant + 2.0 * coordinates.log_scale,
+        ends,
+        rtol=setup.rtol,
+        atol=setup.atol * _smallness(coordinates),
+        max_steps=setup.max_steps,
+        on_step=None if on_step is None else lambda u: on_step(time_of(u)),
+    )
+    return path._replace(reached=time_of(path.reached)), moves
+
+
+def _straight(start: dict[str, Array], gradient: ScaledGradient, stops: Array) -> Path:
+    """The flow where logits move by less than 1e-9 in all: in the direction in which it starts."""
+    motion = FirstMotion(
+        start,
+        {name: np.asarray(m) for name, m in gradient.mantissa.items()},
+        {name: float(scale) for name, scale in gradient.log_scale.items()},
+    )
+    return Path(motion, [np.array([stop]) for stop in stops], stops[-1:], float(stops[-1]), 0, 1, 0, None)
 
 
 def _metrics(
@@ -307,10 +329,12 @@ def _measured(
 
 
 @partial(jax.jit, static_argnames="model")
-def _first_look(params: dict[str, Any], problem: Problem, model: AttentionModel) -> tuple[Any, dict[str, Any]]:
-    """Logits, and the logarithm of the gradient norm in every parameter."""
+def _first_look(
+    params: dict[str, Any], problem: Problem, model: AttentionModel
+) -> tuple[Any, ScaledGradient, dict[str, Any]]:
+    """Logits, the gradient, and the logarithm of its norm in every parameter."""
     gradient, evaluation = model.gradient(params, problem)
-    return evaluation.logits, jax.tree.map(log_norm, gradient.mantissa, gradient.log_scale)
+    return evaluation.logits, gradient, jax.tree.map(log_norm, gradient.mantissa, gradient.log_scale)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -323,7 +347,7 @@ def _log_rate(coordinates: Coordinates, start: dict[str, Array], log_gradient: d
     if "W" in start:
         return log_gradient["W"] + coordinates.log_scale
     with np.errstate(divide="ignore"):
-        log_K, log_Q = (float(np.log(np.linalg.norm(start[name]))) for name in "KQ")
+        log_K, log_Q = (float(np.log(lengths(start[name]))) for name in "KQ")
     of_logits = 2.0 * coordinates.log_scale + max(log_gradient["K"] + log_Q, log_gradient["Q"] + log_K)
     return max(of_logits, max(log_gradient.values()) - max(log_K, log_Q))
 
@@ -335,7 +359,7 @@ def _smallness(coordinates: Coordinates) -> float:
 
 
 def _tolerance(name: str, value: Any) -> float:
-    return number(name, value, "a number from 1e-13 to 0.1", lambda v: 1e-13 <= v <= 0.1)
+    return number(name, value, least=1e-13, most=0.1)
 
 
 def _throttled(

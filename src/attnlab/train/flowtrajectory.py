@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.train.alignment import lengths
 from attnlab.train.trajectory import Trained
 
 # A token whose weight falls faster than t^-1/2 loses it. One that is left behind falls like t^-margin with margin at
@@ -26,6 +27,7 @@ class FlowStatus(Enum):
     """How a flow ended, as a sentence."""
 
     FINISHED = "Every trial reached the final time."
+    UNMOVED = "The final time was reached, but some trials moved by less than float64 can show; see `moved`."
     INCOMPLETE = "The integrator gave up before the final time in some trials; see `reached` and `failures`."
 
 
@@ -82,13 +84,21 @@ class FlowTrajectory(Trained):
         return np.asarray(self.reached) >= self.time
 
     @property
+    def moved(self) -> NDArray[np.bool_]:
+        """Which trials have other weights at the end than at the start; shape () or (trials,)."""
+        axes = {name: tuple(range(0 if self.trials is None else 1, w.ndim)) for name, w in self.weights.items()}
+        changed = [np.any(w != self.initial[name], axis=axes[name]) for name, w in self.weights.items()]
+        return np.logical_or.reduce(changed)
+
+    @property
     def trials(self) -> int | None:
         """Length of the trial axis, or None without one."""
         return self.reached.shape[0] if self.reached.ndim else None
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
-        norm = np.median(np.linalg.norm(self.W, axis=(-2, -1)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = np.median(lengths(self.W))
         return (
             f"FlowTrajectory({'+'.join(self.weights)}, {trials}time={self.time:.4g}, norm={norm:.4g}, "
             f"steps={int(np.sum(self.steps))}, {self.status.name.lower()})"
@@ -117,6 +127,13 @@ class FlowTrajectory(Trained):
         arrays, facts = read_npz(path, wanted)
         if facts.pop("kind", None) != "flow":
             raise InputError(message(f"`{path}` is not a saved flow; wanted {wanted}."))
+        try:
+            return cls._from_file(arrays, facts)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(message(f"`{path}` lacks parts of a flow; wanted {wanted}.", "save it again")) from error
+
+    @classmethod
+    def _from_file(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> FlowTrajectory:
         groups: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
         for key in [key for key in arrays if "/" in key]:
             group, _, name = key.partition("/")

@@ -12,17 +12,21 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from attnlab.checks import boolean_array, enough_memory, instance, number, shown, whole
 from attnlab.data.families import START_STREAM
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
 from attnlab.models.evaluate import LossLike
+from attnlab.models.functions import call_metrics
 from attnlab.models.multihead import HeadsEvaluation, HeadsModel, HeadsProblem, MultiHead, check_sequences
-from attnlab.optim.rule import StepRule, number, scaled, total_log_norm
+from attnlab.optim.rule import StepRule, scaled, total_log_norm
 from attnlab.train.attention import with_trials
 from attnlab.train.loop import Job
 from attnlab.train.metrics import UserMetrics, check_names
-from attnlab.train.start import Init
+from attnlab.train.start import COPIES, Init
+
+MOST_SCALE = 1e90  # of random weights, whose squares are summed
 
 
 class HeadsView(NamedTuple):
@@ -57,8 +61,7 @@ def heads_job(
     metrics: UserMetrics | None,
 ) -> Job:
     """Multi-head attention with these options; see `descend`."""
-    if not isinstance(model, MultiHead):
-        raise InputError(message(f"`model` is a {type(model).__name__}; wanted al.models.MultiHead, or None."))
+    instance("model", model, MultiHead, "a model of attnlab, or None", "al.models.MultiHead(heads=8)")
     check_sequences(tokens)
     start = _start(tokens, model, init, init_scale, seed)
     groups = start["W"].shape[-3]
@@ -85,22 +88,26 @@ def heads_job(
 
 def _start(tokens: Tokens, model: MultiHead, init: Init, scale: float, seed: int) -> dict[str, np.ndarray]:
     lead = () if tokens.trials is None else (tokens.trials,)
+    scale, seed = number("init_scale", scale, least=0, most=MOST_SCALE), whole("seed", seed, 0)
     if not isinstance(init, str):
         if not isinstance(init, Mapping):
             raise InputError(message("`init` is an array; wanted {'U': .., 'W': ..} for a model of several heads."))
         return model.check(tokens, init, "init")
     groups = len(model.counts) if model.counts is not None else 1 if init == "zeros" else model.heads
     shapes = model.shapes(tokens)
+    size = sum(float(np.prod(shape)) for shape in shapes.values()) * groups * (tokens.trials or 1)
+    enough_memory(
+        COPIES * size, f"Weights of {groups} groups of heads and their gradients", "fewer heads, or `counts=`"
+    )
     if init == "zeros":
         return {name: np.zeros((*lead, groups, *shape)) for name, shape in shapes.items()}
     if init != "gaussian":
         raise InputError(
-            message(f"`init` is {init!r}; a model of several heads starts at 'zeros', 'gaussian' or given weights.",
-                    "init='zeros'")
-        )  # fmt: skip
-    scale = number("init_scale", scale, "a number at least 0", lambda s: 0 <= s < np.inf)
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(message(f"`seed` is {seed!r}; wanted a whole number at least 0."))
+            message(
+                f"`init` is {shown(init)}; a model of several heads starts at 'zeros', 'gaussian' or given weights.",
+                "init='zeros'",
+            )
+        )
     drawn = []
     for i in range(tokens.trials or 1):
         rng = np.random.default_rng([seed, i, START_STREAM])
@@ -113,12 +120,10 @@ def _start(tokens: Tokens, model: MultiHead, init: Init, scale: float, seed: int
 def _relevant(track: ArrayLike | None, tokens: Tokens) -> np.ndarray | None:
     if track is None:
         return None
-    mask = np.asarray(track)
-    if mask.dtype != bool or mask.shape != tokens.x.shape[:-1]:
-        raise InputError(
-            message(f"`track` has shape {mask.shape} and type {mask.dtype}; wanted a mask of shape "
-                    f"{tokens.x.shape[:-1]}, True at the tokens to follow.")
-        )  # fmt: skip
+    wanted = f"a mask of shape {tokens.x.shape[:-1]}, True at the tokens to follow"
+    mask = boolean_array("track", track, wanted)
+    if mask.shape != tokens.x.shape[:-1]:
+        raise InputError(message(f"`track` has shape {mask.shape}; wanted {wanted}."))
     return mask
 
 
@@ -135,9 +140,7 @@ def _targets(targets: Any, tokens: Tokens, model: MultiHead, groups: int) -> dic
     if targets is None:
         return {}
     if not isinstance(targets, Mapping):
-        raise InputError(
-            message(f"`targets` is a {type(targets).__name__}; wanted {{'U': .., 'W': ..}}, or a dict of them.")
-        )
+        raise InputError(message(f"`targets` is {shown(targets)}; wanted {{'U': .., 'W': ..}}, or a dict of them."))
     named = {"target": targets} if set(targets) == {"U", "W"} else dict(targets)
     found = {}
     for name, given in named.items():
@@ -218,7 +221,7 @@ def measure(
             found[f"cosine_{k}_{name}"] = jnp.where(size > 0, inner / jnp.sqrt(jnp.where(size > 0, size, 1.0)), jnp.nan)
     check_names(user, found)
     view = HeadsView(own, counts, evaluation.attention, evaluation.outputs, evaluation.margins)
-    return found | {name: function(view) for name, function in user}
+    return found | call_metrics(user, view)
 
 
 def _squared(weights: Array) -> Array:

@@ -25,7 +25,10 @@ from scipy.integrate import LSODA
 
 from attnlab.data.tokens import Array
 from attnlab.models.attention import AttentionModel, Problem
-from attnlab.models.softmax import NOISE, weights
+from attnlab.models.extremes import ExtremeAttention
+from attnlab.models.powers import LOG2
+from attnlab.models.softmax import NOISE, Weights, weights
+from attnlab.train.firstmotion import FirstMotion
 from attnlab.train.reduction import Combined, Coordinates, Factored
 
 SCOUT = float(np.log(1e14))  # how far the scout goes, in u, and its tolerance
@@ -38,7 +41,7 @@ EULER = 1e-9
 class Path(NamedTuple):
     """What the integrator found."""
 
-    coordinates: Coordinates
+    coordinates: Coordinates | FirstMotion
     points: list[Array]  # y at the log-times asked for, as far as they were reached
     y: Array  # the last point
     reached: float  # its u
@@ -54,6 +57,27 @@ def _velocity(
     """dy/du at log-time u; `log_unit` is log τ plus twice the log-scale of y."""
     logits, to_y = jax.vjp(system.logits, y)
     w = weights(logits)
+    margins, gain, log_gain = _gains(model, problem, w)
+    log_slope = model.loss.log_slope(margins) - jnp.log(float(margins.shape[0]))
+    log_size = (log_slope + (u + log_unit))[..., None] + w.log_probs
+    if log_gain is not None:
+        log_size = log_size + log_gain[..., None]
+    # What has nothing to gain is pulled by the others only; after saturation its own size may be beyond floats.
+    idle = w.top | (gain == 0.0) if model.linear else w.top
+    pull = jnp.exp(jnp.where(idle, -jnp.inf, log_size)) * gain
+    force = pull - w.probs * jnp.sum(pull, axis=-1, keepdims=True)
+    (slope,) = to_y(model.loss.slope_sign(margins)[..., None] * force)
+    return -slope
+
+
+def _gains(model: AttentionModel, problem: Problem, w: Weights) -> tuple[Any, Any, Any]:
+    """Margins, what each token adds to them above the top token, and the log-scale of that if it is not 1."""
+    if isinstance(model, ExtremeAttention):
+        margins, gain, rounding, log_size, power = model.gains({}, problem, w.probs)
+        gain = gain - jnp.sum(jnp.where(w.top, gain, 0.0), axis=-1, keepdims=True)
+        if model.linear:
+            gain = jnp.where(jnp.abs(gain) > rounding[..., None], gain, 0.0)
+        return margins, gain, log_size + LOG2 * power
     margins, to_weights = jax.vjp(lambda s: model.margins({}, problem, s), w.probs)
     (gain,) = to_weights(jnp.ones_like(margins))
     gain = gain - jnp.sum(jnp.where(w.top, gain, 0.0), axis=-1, keepdims=True)
@@ -61,14 +85,7 @@ def _velocity(
         # Gains are constants, and a tie stays one: its rounding error times t = 1e30 would break it.
         terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
         gain = jnp.where(jnp.abs(gain) > NOISE * terms[:, None, None], gain, 0.0)
-    log_slope = model.loss.log_slope(margins) - jnp.log(float(margins.shape[0]))
-    log_size = (log_slope + (u + log_unit))[..., None] + w.log_probs
-    # What has nothing to gain is pulled by the others only; after saturation its own size may be beyond floats.
-    idle = w.top | (gain == 0.0) if model.linear else w.top
-    pull = jnp.exp(jnp.where(idle, -jnp.inf, log_size)) * gain
-    force = pull - w.probs * jnp.sum(pull, axis=-1, keepdims=True)
-    (slope,) = to_y(model.loss.slope_sign(margins)[..., None] * force)
-    return -slope
+    return margins, gain, None
 
 
 velocity = jax.jit(_velocity, static_argnames="model")
@@ -119,6 +136,7 @@ def integrate(
     path = run(coordinates, np.array([SCOUT]), loose, max(atol, loose / 10.0), max_steps)
     work = np.array([path.evaluations, path.jacobians])
     for _ in range(GROUPINGS):
+        assert isinstance(path.coordinates, Coordinates)
         log_weights = np.asarray(_log_weights(path.coordinates.system, path.y))
         top = np.argmax(log_weights, axis=-1, keepdims=True)
         # Weight that stays is far above t^-1/2, weight that goes is of order 1/t.

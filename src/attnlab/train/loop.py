@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +16,11 @@ import optax
 from attnlab.errors import InputError, message
 from attnlab.optim.rule import StepRule
 from attnlab.train.blocks import in_blocks
+from attnlab.train.ending import lost, moves, same, standing_since, stands, stops_of
 from attnlab.train.metrics import View
-from attnlab.train.program import Reads, advance, make_room
+from attnlab.train.program import Reads, advance, gradient_norms, make_room
 from attnlab.train.trajectory import Status, Trajectory, library_versions
+from attnlab.train.watch import PATIENCE, Watch
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -96,7 +99,11 @@ class Loop:
         self.step, self.earlier = 0, 0.0
         self.params: Any = job.params
         self.state: Any = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
+        self.watching = not isinstance(rule, StepRule)
+        if self.watching:
+            self.state = (self.state, Watch.start(trials or 1))
         self.records: list[tuple[int, dict[str, np.ndarray]]] = []
+        self.last_stop: tuple[int, Any] = (0, job.params)  # of a run without records: its step and parameters there
 
     def go_on(self, run: Trajectory, schedule: tuple[int, ...]) -> None:
         """Take up `run` where it ended, keeping those of its records that the schedule asks for."""
@@ -113,9 +120,12 @@ class Loop:
 
         self.step, self.earlier = run.last_step, run.seconds
         leaves, tree = jax.tree.flatten((self._exact(), self.state))
-        if [np.shape(a) for a in leaves] != [a.shape for a in run.rule_state]:
+        given = list(run.rule_state)
+        if self.watching and len(given) == len(leaves) - len(Watch._fields):  # of a file from before there was a watch
+            given += list(Watch.start(self.trials or 1, run.last_step))
+        if [np.shape(a) for a in leaves] != [a.shape for a in given]:
             raise InputError(message("`resume` has a rule state of another shape than this rule's."))
-        exact, self.state = tree.unflatten(list(run.rule_state))
+        exact, self.state = tree.unflatten(given)
         self.params = {k: w[None] if self.trials is None else w for k, w in run.weights.items()} | exact
         wanted = set(schedule)
         for i, at in enumerate(run.steps):
@@ -132,31 +142,38 @@ class Loop:
         stop_seconds: float | None,
     ) -> Trajectory:
         done, wanted = {at for at, _ in self.records}, set(schedule)
-        ahead = sorted(({at for at in schedule if at >= self.step} | {steps}) - done)
+        stops = stops_of(schedule, steps)
+        ahead = sorted(({at for at in stops if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
         look = FIRST_LOOK
         while ahead:
-            if self._lost():
+            if self.step in stops and lost(self.params).all():
                 return self.trajectory(Status.NOT_FINITE)
+            if self._idle(self._last_record()):
+                return self.trajectory(Status.STALLED)
             if stop_misalignment is not None and self._aligned(stop_misalignment):
                 return self.trajectory(Status.ALIGNED)
             lengths = _next_lengths(self.step, ahead, look, together)
-            lap = time.perf_counter()
+            lap, before = time.perf_counter(), (self.step, self.params, self.state)
             found = self._advance(lengths, together, recording=bool(schedule))
             lap = time.perf_counter() - lap
+            reached = before[0] + np.cumsum(lengths)
+            reached = reached[: self._until_the_end(before, lengths, found, together, wanted)]
             pace = min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))
             look = max(1, int(min(look * pace, steps)))  # a run of many records need not ever use up its look
-            for i, at in enumerate(self.step - sum(lengths) + np.cumsum(lengths)):
+            for i, at in enumerate(reached):
                 if at == ahead[0]:
                     ahead.pop(0)
                     if at in wanted:
                         self.records.append((int(at), {k: v[:, i] for k, v in found.items()}))
+            if not schedule and self.step in stops and self._at_rest_since_last_stop():
+                return self.trajectory(Status.STALLED)
             if on_step is not None:
                 on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
             if ahead and stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
                 return self.trajectory(Status.OUT_OF_TIME)
-        return self.trajectory(Status.NOT_FINITE if self._lost() else Status.FINISHED)
+        return self.trajectory(self._ending())
 
     @property
     def seconds(self) -> float:
@@ -190,19 +207,94 @@ class Loop:
         """The parameters that the weights do not give back to the last digit."""
         return {name: self.params[name] for name in self.job.exact}
 
-    def _lost(self) -> bool:
-        """Have all trials overflowed?"""
-        bad = [~np.isfinite(p).reshape(p.shape[0], -1).all(1) for p in self.params.values()]
-        return bool(np.logical_or.reduce(bad).all())
+    def _last_record(self) -> dict[str, np.ndarray] | None:
+        """The record of this very step, if there is one."""
+        return self.records[-1][1] if self.records and self.records[-1][0] == self.step else None
 
     def _aligned(self, limit: float) -> bool:
         """Does the run stand at a record where every misalignment is at most `limit`?"""
-        if not self.records or self.records[-1][0] != self.step:
+        record = self._last_record()
+        if record is None:
             return False
-        apart = [
-            v for k, v in self.records[-1][1].items() if k in {f"misalignment_{name}" for name in self.job.targets}
-        ]
+        apart = [v for k, v in record.items() if k in {f"misalignment_{name}" for name in self.job.targets}]
         return all((v <= limit).all() for v in apart)
+
+    def _idle(self, record: dict[str, np.ndarray] | None) -> bool:
+        """Will no trial ever move again, some though their gradient is not zero?"""
+        if self.watching:
+            return bool((self.state[1].still >= PATIENCE).all())
+        if record is None or not self.rule.settles:  # type: ignore[attr-defined]
+            return False
+        return not moves(record).any() and bool(stands(record).any())
+
+    def _until_the_end(
+        self,
+        before: tuple[int, Any, Any],
+        lengths: list[int],
+        found: dict[str, np.ndarray],
+        together: int,
+        wanted: set[int],
+    ) -> int:
+        """How many of these intervals there were before a record at which the run is over; the run goes back there.
+
+        How many are taken together depends on the clock; where a run ends must not.
+        """
+        reached = before[0] + np.cumsum(lengths)
+        if self.watching and self._idle(None):
+            self.step = int(self.state[1].taken.max())
+            return int(np.sum(reached <= self.step))
+
+        def over_after(count: int) -> bool:
+            self.step, self.params, self.state = before
+            self._advance(lengths[:count], together, recording=bool(found))
+            return bool(lost(self.params).all())
+
+        count = len(lengths)
+        if lost(self.params).all():
+            count = 1 + bisect_left(range(1, count), True, key=over_after)  # once lost is lost for ever
+        resting = [] if not found else np.flatnonzero(~np.all(moves(found)[:, :count], axis=0))
+        for i in resting:
+            if int(reached[i]) in wanted and self._idle({name: values[:, i] for name, values in found.items()}):
+                count = int(i) + 1
+                break
+        if self.step != reached[count - 1]:
+            over_after(count)
+        return count
+
+    def _at_rest_since_last_stop(self) -> bool:
+        """Of a run without records: has nothing moved since the last stop, though some gradient is not zero?"""
+        (at, earlier), now = self.last_stop, self.params
+        if self.step > at and same(earlier, now).all() and self._stalled().any():
+            return getattr(self.rule, "settles", False)
+        self.last_stop = (self.step, now)
+        return False
+
+    def _stalled(self) -> np.ndarray:
+        """In which trials does one more step change nothing, though the gradient is not zero?"""
+        here = (self.step, self.params, self.state)
+        self._advance([1], RECORDS_TOGETHER if self.records else 1, recording=bool(self.records))
+        unmoved = same(here[1], self.params)
+        self.step, self.params, self.state = here
+        return unmoved & (np.asarray(gradient_norms(self.params, self.job.problem, self.job.model)) > -np.inf)
+
+    def _stalled_at(self) -> np.ndarray:
+        """The step from which each trial stands still though its gradient is not zero; -1 where it moves."""
+        if self.watching and (self.state[1].still > 0).any():
+            return self.state[1].stalled_at
+        if self._last_record() is not None and getattr(self.rule, "settles", False):
+            found = standing_since(self.records)
+            if (found >= 0).any():
+                return found
+        at, params = self.last_stop
+        unmoved = same(params, self.params) if self.step > at else np.zeros(self.trials or 1, dtype=bool)
+        return np.where(unmoved & self._stalled(), at, -1) if unmoved.any() else np.full(len(unmoved), -1)
+
+    def _ending(self) -> Status:
+        """How a run that took all its steps ended."""
+        overflowed = lost(self.params)
+        if overflowed.any():
+            return Status.NOT_FINITE if overflowed.all() else Status.PARTLY_FINITE
+        return Status.STALLED if (self._stalled_at() >= 0).any() else Status.FINISHED
 
     def trajectory(self, status: Status) -> Trajectory:
         """The run as it stands."""
@@ -210,6 +302,9 @@ class Loop:
         def without_axis(a: Any) -> np.ndarray:
             return np.array(a[0] if self.trials is None else a)
 
+        going = status in (Status.RUNNING, Status.OUT_OF_TIME)
+        stalled_at = np.full(self.trials or 1, -1) if going else self._stalled_at()
+        underflow_at = self.state[1].underflow if self.watching else np.full(self.trials or 1, -1)
         names = self.records[0][1] if self.records else {}
         stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
         return Trajectory(
@@ -225,6 +320,8 @@ class Loop:
             config=self.config,
             versions=library_versions(),
             rule_state=tuple(np.asarray(a) for a in jax.tree.leaves((self._exact(), self.state))),
+            stalled_at=without_axis(stalled_at),
+            underflow_at=without_axis(underflow_at),
         )
 
 

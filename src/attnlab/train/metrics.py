@@ -11,6 +11,7 @@ from jax import Array
 
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Evaluation, Params, Problem, ScaledGradient
+from attnlab.models.functions import call_metrics
 from attnlab.optim.rule import log_norm, scaled, total_log_norm
 from attnlab.train.alignment import misalignment_of_units, unit
 
@@ -98,7 +99,7 @@ def measure(
         params = {**params, "W": W}
     view = View(params, W, evaluation.logits, w.probs, evaluation.margins)
     check_names(user, found)
-    return found | {name: function(view) for name, function in user}
+    return found | call_metrics(user, view)
 
 
 def check_names(user: tuple[tuple[str, Callable[..., Any]], ...], found: Mapping[str, Any]) -> None:

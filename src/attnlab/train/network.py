@@ -12,10 +12,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from attnlab.checks import number, shown, whole
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient
+from attnlab.models.functions import call_metrics
 from attnlab.models.network import Network
+from attnlab.models.powers import check_range
 from attnlab.models.regression import RegressionEvaluation, RegressionModel, RegressionProblem
 from attnlab.optim.rule import scaled, total_log_norm
 from attnlab.train.attention import with_trials
@@ -60,16 +63,19 @@ def network_job(
     for name, given in (
         ("targets", targets is not None),
         ("track", track is not None),
-        ("init_scale", init_scale != 1),
+        ("init_scale", not (np.ndim(init_scale) == 0 and init_scale == 1)),
     ):
         if given:
             raise InputError(message(f"`{name}` is not for a network.", "init= takes its weights, metrics= your own"))
     if isinstance(init, str):
         raise InputError(
-            message(f"`init` is {init!r}; a network starts from its own law, or from given weights.",
+            message(f"`init` is {shown(init)}; a network starts from its own law, or from given weights.",
                     "al.models.Encoder(width, init='he')")
         )  # fmt: skip
     core = RegressionModel.of(network, loss)
+    number("init_scale", init_scale)
+    whole("seed", seed, 0)
+    check_range("tokens", data.x, 2)
     start = network.initial(data, seed) if init is None else network.check(data, init, "init")  # type: ignore[arg-type]
     scale = network.held(data.T, data.d)
     problem = with_trials(RegressionProblem(data.x, data.y), data)
@@ -79,9 +85,13 @@ def network_job(
         test = Sequences.of(test, "test")
         if (test.trials, test.T, test.d) != (data.trials, data.T, data.d):
             raise InputError(message(f"`test` is {test!r}; wanted sequences with the T, d and trials of {data!r}."))
+        check_range("test", test.x, 2)
         other = with_trials((test.x, test.y), data)
     params = {name: w / scale[name] for name, w in own.items()}
-    hidden = np.asarray(_evaluated(params, problem, core).hidden)
+    began = _evaluated(params, problem, core)
+    hidden = np.asarray(began.hidden)
+    if not np.isfinite(began.outputs).any():
+        raise InputError(message("`init` makes every output overflow at the start.", "smaller weights"))
 
     def selected(params: dict[str, Any]) -> np.ndarray:
         attention = np.asarray(_evaluated(params, problem, core).attention)
@@ -142,7 +152,7 @@ def measure(
         found["test_loss"] = model.objective(model.evaluate(params, RegressionProblem(x, y)))
     check_names(user, found)
     view = NetworkView(own, problem.x, evaluation.outputs, evaluation.errors, evaluation.hidden, evaluation.attention)
-    return found | {name: function(view) for name, function in user}
+    return found | call_metrics(user, view)
 
 
 def _norm(array: Array) -> Array:

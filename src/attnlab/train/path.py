@@ -23,12 +23,16 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import enough_memory, instance, one_of, shown, whole
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, Problem, make_problem
+from attnlab.models.attention import AttentionModel, Problem
 from attnlab.models.evaluate import HeadLike, LossLike
+from attnlab.models.extremes import prepared
+from attnlab.models.functions import check_functions
 from attnlab.models.heads import as_head
 from attnlab.models.losses import as_loss
+from attnlab.models.powers import exponent, lowered
 from attnlab.models.precision import in_float64
 from attnlab.train.alignment import misalignment
 from attnlab.train.blocks import in_blocks
@@ -45,6 +49,8 @@ SOLVED = 1e-6
 EDGE = 1e-3
 # A W whose nuclear norm is below the radius by more than this share of it is inside the ball.
 ROOM = 1e-6
+SMALLEST = 1e-290  # radius; squares and products with it are formed by logarithms alone
+NUMBERS_PER_WEIGHT = 60  # that a search keeps: twice its memory of 20 steps, and the rest
 # A ball search begins this far inside the sphere.
 INSIDE = 0.99
 
@@ -95,21 +101,23 @@ def regularization_path(
     ([[1.0, 0.0], [0.0, 0.0]], np.True_)
     """
     began = time.perf_counter()
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
-    if norm not in ("frobenius", "nuclear"):
-        raise InputError(message(f"`norm` is {norm!r}; wanted 'frobenius' or 'nuclear'."))
+    instance("tokens", tokens, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
+    one_of("norm", norm, ("frobenius", "nuclear"))
+    if on_step is not None and not callable(on_step):
+        raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `PathProgress`."))
     width, restarts, seed = _whole_numbers(tokens, norm, m, restarts, seed)
     multiples = check_radii(radii)
     head_ = as_head("linear" if head is None else head)
     model = AttentionModel.of("W" if norm == "frobenius" else "KQ", as_loss(loss), head_)
-    if measure not in (None, "log excess", "loss"):
-        raise InputError(message(f"`measure` is {measure!r}; wanted 'log excess' or 'loss'."))
+    if measure is not None:
+        one_of("measure", measure, ("log excess", "loss"))
+    check_functions(tokens, model.loss, head_)
     axis = check_toward(toward, tokens)
     unit_radius = np.ones(tokens.trials or 1) if axis is None else sizes(axis, norm)
-    problem = jax.tree.map(
-        lambda a: np.asarray(a) if tokens.trials else np.asarray(a)[None], make_problem(tokens, head_)
-    )
+    _check_radii(multiples, unit_radius)
+    _check_room(tokens, width, restarts)
+    model, alone = prepared(model, tokens, head_)
+    problem = jax.tree.map(lambda a: np.asarray(a) if tokens.trials else np.asarray(a)[None], alone)
     around = None
     if selected is not None:
         problem, around = cone_of(tokens, problem, head_, selected, cone, axis)
@@ -133,11 +141,28 @@ def regularization_path(
 def _whole_numbers(tokens: Tokens, norm: str, m: Any, restarts: Any, seed: Any) -> tuple[int | None, int, int]:
     if norm == "frobenius" and m is not None:
         raise InputError(message("`m` is the width of K and Q; there is none with norm='frobenius'."))
-    for name, value, least in (("m", 1 if m is None else m, 1), ("restarts", restarts, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise InputError(message(f"`{name}` is {value!r}; wanted a whole number of at least {least}."))
-    width = None if norm == "frobenius" else tokens.d if m is None else int(m)
-    return width, int(restarts), int(seed)
+    width = None
+    if norm == "nuclear":
+        width = tokens.d if m is None else whole("m", m)
+    return width, whole("restarts", restarts, 0), whole("seed", seed, 0)
+
+
+def _check_radii(multiples: Array, unit_radius: Array) -> None:
+    """Refuse radii that are no floats, once they count in units of `toward`."""
+    with np.errstate(over="ignore", under="ignore"):
+        radii = multiples * unit_radius[:, None]
+    if not (np.isfinite(radii) & (radii > SMALLEST)).all():
+        raise InputError(
+            message(f"`radii` times the norm of `toward` is {radii.min():g} to {radii.max():g}; wanted numbers from "
+                    f"{SMALLEST:g} to 1.8e308.", "scale the tokens, and solve for `toward` again")
+        )  # fmt: skip
+
+
+def _check_room(tokens: Tokens, width: int | None, restarts: int) -> None:
+    """Refuse searches whose memories would not fit."""
+    size = tokens.d * (tokens.d if width is None else 2 * width)
+    searches = float(tokens.trials or 1) * (restarts + 2)
+    enough_memory(NUMBERS_PER_WEIGHT * searches * size, f"{searches:.0f} searches", "fewer `restarts`")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +239,8 @@ class _Walk:
         program = partial(
             lowest, model=self.model, measure=self.measure, region=region, tolerance=TOLERANCE, evaluations=EVALUATIONS
         )
+        # A search on the sphere sees the direction of its start; squares of a start of 1e-200 would underflow.
+        points = points if region == "ball" else lowered(points, exponent(points, (-1,)), 1)
         lanes = (
             jax.tree.map(per_lane, self.problem),
             jax.tree.map(per_lane, self.cone),
@@ -297,6 +324,8 @@ def _statuses(best: Lowest, inside: NDArray[np.bool_], slack: Array | None) -> N
     status[inside] = PathStatus.INTERIOR
     rough = ~(best.residual <= SOLVED)
     status[rough] = PathStatus.INACCURATE
+    # A direction found at a smaller radius is kept where the measure has reached its floor; here there is none.
+    status[np.logical_and.accumulate(~(best.size > 0) & ~inside, axis=1)] = PathStatus.FLAT
     if slack is not None:
         status[rough & (slack <= EDGE)] = PathStatus.EDGE
     status[~np.isfinite(best.value)] = PathStatus.UNDEFINED

@@ -20,6 +20,7 @@ class PathStatus(Enum):
     INTERIOR = "Solved: the minimum over the ball lies inside it, not on the sphere."
     INWARD = "A minimum on the sphere, but the loss falls inwards there: it is not the minimum over the ball."
     INACCURATE = "No search reached a minimum; see `residual`."
+    FLAT = "The measure changes on the sphere by less than a search can see: to it any direction is as good."
     EDGE = "The search ended at the edge of the cone, where the loss still falls outwards."
     UNDEFINED = "No search could start: no start has a loss above that of the reference tokens and is in the cone."
 

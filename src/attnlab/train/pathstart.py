@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import real_array
+from attnlab.checks import finite_array, shown, whole_array
 from attnlab.data.selection import TIE, scores
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Problem
 from attnlab.models.heads import Head
+from attnlab.models.powers import of_one_power
 from attnlab.train.alignment import unit
 from attnlab.train.sphere import Cone, shield
 
@@ -29,10 +30,10 @@ HALVINGS = 40
 
 def check_radii(radii: Sequence[float]) -> Array:
     """Increasing positive numbers."""
-    given = real_array("radii", radii)
-    good = given.ndim == 1 and given.size > 0 and np.isfinite(given).all()
-    if not (good and given[0] > 0 and (np.diff(given) > 0).all()):
-        raise InputError(message(f"`radii` is {radii!r}; wanted increasing numbers above 0.", "radii=(1, 3, 10)"))
+    given = finite_array("radii", radii)
+    good = given.ndim == 1 and given.size > 0
+    if not (good and given[0] > 0 and (given[1:] > given[:-1]).all()):
+        raise InputError(message(f"`radii` is {shown(radii)}; wanted increasing numbers above 0.", "radii=(1, 3, 10)"))
     return given
 
 
@@ -40,13 +41,14 @@ def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
     """A finite nonzero matrix per trial, or None."""
     if toward is None:
         return None
-    given = real_array("toward", toward)
+    given = finite_array("toward", toward)
     wanted = (tokens.d, tokens.d)
     if given.shape not in (wanted, (tokens.trials, *wanted)):
-        raise InputError(message(f"`toward` has shape {given.shape}; wanted {wanted}, or one such matrix per trial."))
-    if not np.isfinite(given).all() or not given.any(axis=(-2, -1)).all():
+        per_trial = "" if tokens.trials is None else ", or one such matrix per trial"
+        raise InputError(message(f"`toward` has shape {given.shape}; wanted {wanted}{per_trial}."))
+    if not given.any(axis=(-2, -1)).all():
         raise InputError(
-            message("`toward` is zero, NaN or infinite; wanted a direction for every trial.",
+            message("`toward` is zero; wanted a direction for every trial.",
                     "an infeasible or unconstrained max-margin problem has none")
         )  # fmt: skip
     return np.array(np.broadcast_to(given, (tokens.trials or 1, *wanted)))
@@ -55,7 +57,8 @@ def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
 def sizes(W: Array, norm: str) -> Array:
     """The Frobenius or nuclear norm of each matrix, safe at any scale."""
     top = np.abs(W).max(axis=(-2, -1))
-    return top * np.linalg.norm(W / top[:, None, None], ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
+    unit = W / np.where(top > 0, top, 1.0)[:, None, None]
+    return top * np.linalg.norm(unit, ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
 
 
 def cone_of(
@@ -68,10 +71,9 @@ def cone_of(
     if toward is None:
         raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.",
                                  "toward=al.solve_margin(tokens, selected).W"))  # fmt: skip
-    chosen = np.asarray(selected)
-    if chosen.shape != tokens.y.shape or chosen.dtype.kind not in "iu":
-        raise InputError(message(f"`selected` has shape {chosen.shape} and type {chosen.dtype}; wanted token numbers "
-                                 f"of shape {tokens.y.shape}."))  # fmt: skip
+    chosen = whole_array("selected", selected, f"token numbers of shape {tokens.y.shape}")
+    if chosen.shape != tokens.y.shape:
+        raise InputError(message(f"`selected` has shape {chosen.shape}; wanted token numbers of {tokens.y.shape}."))
     if chosen.min() < 0 or chosen.max() >= tokens.T:
         raise InputError(message(f"`selected` must hold token numbers from 0 to {tokens.T - 1}."))
     if not np.take_along_axis(tokens.visible, chosen[..., None], axis=-1).all():
@@ -87,9 +89,7 @@ def cone_of(
     reached = _shield(problem, around, toward)
     # Without high tokens the cone is everything, whatever eps.
     half = np.where(np.isfinite(reached), 0.5 * reached, 0.0)
-    wanted = half if eps is None else np.broadcast_to(real_array("cone", eps), reached.shape)
-    if eps is not None and not (np.isfinite(wanted).all() and (wanted > 0).all()):
-        raise InputError(message(f"`cone` is {eps!r}; wanted numbers above 0."))
+    wanted = half if eps is None else _cone_sizes(eps, reached.shape)
     if not ((reached >= wanted) & (reached > 0)).all():
         worst = float(reached.min())
         raise InputError(
@@ -100,11 +100,22 @@ def cone_of(
     return problem._replace(reference=chosen, reference_score=score[..., 0]), around._replace(eps=np.array(wanted))
 
 
+def _cone_sizes(eps: Any, shape: tuple[int, ...]) -> Array:
+    """One positive number per trial."""
+    given = finite_array("cone", eps)
+    if given.shape not in ((), shape) or not (given > 0).all():
+        raise InputError(message(f"`cone` is {shown(eps)}; wanted a number above 0, or one per trial."))
+    return np.broadcast_to(given, shape)
+
+
 def _shield(problem: Problem, cone: Cone, W: Array) -> Array:
     """`shield` of one W per trial."""
     with np.errstate(invalid="ignore"):
         point = unit(np, W)
     logits = np.einsum("rntd,rde,rnke->rnkt", problem.x, point, problem.z, optimize=True)
+    if problem.powers is not None:
+        with np.errstate(over="ignore", under="ignore"):
+            logits = np.ldexp(logits, (problem.powers.x[..., None] + problem.powers.z)[..., None])
     return shield(np, logits, cone, 1.0)
 
 
@@ -153,6 +164,9 @@ class Starts:
         """restarts + 1 random weights of one trial, each of length 1 (zero if no logit can change)."""
         rng = np.random.default_rng([self.seed, trial, number, PATH_STREAM])
         x, z = self.problem.x[trial], self.problem.z[trial]
+        if self.problem.powers is not None:
+            x, _ = of_one_power(x, self.problem.powers.x[trial])
+            z, _ = of_one_power(z, self.problem.powers.z[trial])
         x, z = x / max(np.abs(x).max(), 1e-300), z / max(np.abs(z).max(), 1e-300)
         n, T, d = x.shape
         count = self.restarts + 1

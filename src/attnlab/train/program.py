@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.models.attention import AttentionModel, Problem
+from attnlab.optim.rule import total_log_norm
 from attnlab.train.metrics import View
+from attnlab.train.watch import watched
 
 # How a rule takes gradients: as mantissa and log-scale; plain with the loss as extra argument; plain.
 Reads = Literal["scaled", "extra", "plain"]
@@ -37,8 +39,10 @@ def advance(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
 
-    One program for any schedule: both the number of steps and the number of records are arguments.
+    One program for any schedule: both the number of steps and the number of records are arguments. The state of a rule
+    that does not read scaled gradients comes with a `Watch` over what it is given.
     """
+    watching = reads != "scaled"
 
     def propose(problem: Any, params: Any, state: Any) -> tuple[Any, ...]:
         gradient, evaluation = model.gradient(params, problem)
@@ -60,10 +64,13 @@ def advance(
     def trial(problem: Any, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
         def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             params, state = carry
+            if watching:
+                return watched(lambda p, s: propose(problem, p, s), params, *state)
             moves, state, *_ = propose(problem, params, state)
             return jax.tree.map(jnp.add, params, moves), state
 
         def measured(params: Any, state: Any) -> dict[str, Any]:
+            state = state[0] if watching else state
             moves, _, gradient, evaluation = propose(problem, params, state)
             return measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
 
@@ -86,6 +93,17 @@ def advance(
 def largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
     """The token with the largest logit, for every query of every trial."""
     return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)
+
+
+@partial(jax.jit, static_argnums=2)
+def gradient_norms(params: Any, problem: Any, model: Any) -> Any:
+    """log of the norm of the gradient of every trial; -inf for zero."""
+
+    def one(params: Any, problem: Any) -> Any:
+        gradient, _ = model.gradient(params, problem)
+        return total_log_norm(gradient.mantissa, gradient.log_scale)
+
+    return jax.vmap(one)(params, problem)
 
 
 # Linux lets a process map memory 65 530 times, and XLA crashes where it gets no more. A program takes some 300 of them.

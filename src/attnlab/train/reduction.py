@@ -19,6 +19,7 @@ import numpy as np
 
 from attnlab.data.tokens import Array
 from attnlab.models.attention import Problem
+from attnlab.models.powers import LOG2, of_one_power
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -74,7 +75,7 @@ class Coordinates:
     def weights(self, y: Array) -> dict[str, Array]:
         """The weights at coordinates (..., p)."""
         lead, shape = y.shape[:-1], (self.left.shape[-1], self.right.shape[-1])
-        moved = (y - self.start) * np.exp(-self.log_scale)
+        moved = _times_exp(y - self.start, -self.log_scale)
         if self.rows is not None:
             inside = (moved @ self.basis).reshape(*lead, *shape)
             return {"W": self.initial["W"] + self.left @ inside @ self.right.T}
@@ -104,14 +105,27 @@ class Coordinates:
 
 def reduce(problem: Problem, weights: dict[str, Array], logits: Array) -> Coordinates:
     """Reduced coordinates of one trial that starts at `weights`, where it has `logits` (n, K, T)."""
-    d = problem.x.shape[-1]
-    left, right = _span(problem.x.reshape(-1, d)), _span(problem.z.reshape(-1, d))
-    x, z = problem.x @ left, problem.z @ right
+    (x, log_x), (z, log_z) = _of_one_scale(problem)
+    d = x.shape[-1]
+    left, right = _span(x.reshape(-1, d)), _span(z.reshape(-1, d))
     build = _combined if "W" in weights else _factored
-    return build(x, z, weights, logits, left, right)
+    return build(x @ left, z @ right, log_x + log_z, weights, logits, left, right)
 
 
-def _combined(x: Array, z: Array, weights: dict[str, Array], logits: Array, left: Array, right: Array) -> Coordinates:
+def _of_one_scale(problem: Problem) -> tuple[tuple[Array, float], tuple[Array, float]]:
+    """Tokens and queries, each divided by one power of two if any were taken out of them, and its logarithm."""
+    if problem.powers is None:
+        return (problem.x, 0.0), (problem.z, 0.0)
+    found = []
+    for array, power in ((problem.x, problem.powers.x), (problem.z, problem.powers.z)):
+        small, top = of_one_power(array, power)
+        found.append((small, LOG2 * top))
+    return found[0], found[1]
+
+
+def _combined(
+    x: Array, z: Array, log_unit: float, weights: dict[str, Array], logits: Array, left: Array, right: Array
+) -> Coordinates:
     (x, log_x), (z, log_z) = _normalized(x), _normalized(z)
     anchor = np.argmax(logits, axis=-1, keepdims=True)
     every = np.broadcast_to(x[:, None], (*logits.shape, x.shape[-1]))
@@ -119,19 +133,29 @@ def _combined(x: Array, z: Array, weights: dict[str, Array], logits: Array, left
     rows = np.einsum("nktd,nke->nktde", lead, z).reshape(logits.size, -1)
     basis, _ = _basis(rows, np.ones(len(rows), dtype=bool))
     system = Combined(logits - logits.max(-1, keepdims=True), _features(rows, basis, logits.shape))
-    return Coordinates(system, np.zeros(len(basis)), log_x + log_z, weights, left, right, basis, rows)
+    return Coordinates(system, np.zeros(len(basis)), log_x + log_z + log_unit, weights, left, right, basis, rows)
 
 
-def _factored(x: Array, z: Array, weights: dict[str, Array], logits: Array, left: Array, right: Array) -> Coordinates:
+def _factored(
+    x: Array, z: Array, log_unit: float, weights: dict[str, Array], logits: Array, left: Array, right: Array
+) -> Coordinates:
     (x, log_x), (z, log_z) = _normalized(x), _normalized(z)
     start = np.concatenate([left.T @ weights["K"], right.T @ weights["Q"]])
     basis = np.eye(start.shape[-1])
     if start.shape[-1] > len(start):  # the rows of K and Q never leave the span they start in
         basis = np.linalg.qr(start.T)[0].T
         start = start @ basis.T
-    log_scale = 0.5 * (log_x + log_z)
+    log_scale = 0.5 * (log_x + log_z + log_unit)
     system = Factored(x, z, np.where(np.isfinite(logits), 0.0, -np.inf))
-    return Coordinates(system, np.exp(log_scale) * start.ravel(), log_scale, weights, left, right, basis)
+    return Coordinates(system, _times_exp(start.ravel(), log_scale), log_scale, weights, left, right, basis)
+
+
+def _times_exp(array: Array, exponent: float) -> Array:
+    """`array * e^exponent`, also where that factor alone is beyond floats and the product is not."""
+    if abs(exponent) < 700.0:
+        return array * np.exp(exponent)
+    with np.errstate(over="ignore"):
+        return array * np.exp(0.5 * exponent) * np.exp(0.5 * exponent)
 
 
 def _normalized(vectors: Array) -> tuple[Array, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.train.alignment import lengths
 
 
 class Status(Enum):
@@ -25,6 +26,8 @@ class Status(Enum):
     ALIGNED = "Every trial reached the wanted alignment, so the run stopped early."
     OUT_OF_TIME = "The time limit was reached; continue with `resume=`."
     NOT_FINITE = "The weights of every trial overflowed; take a smaller step."
+    PARTLY_FINITE = "All steps were taken, but the weights of some trials overflowed; see `diverged`."
+    STALLED = "The rule moves the weights no more, though the gradient is not zero; see `stalled_at` and `remarks`."
     RUNNING = "The run was still going when this was taken; continue with `resume=`."
 
 
@@ -38,7 +41,8 @@ class Trained:
         """The combined weights: W itself, or K Q^T."""
         if "W" in self.weights:
             return self.weights["W"]
-        return self.K @ np.swapaxes(self.Q, -1, -2)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
+            return self.K @ np.swapaxes(self.Q, -1, -2)
 
     @property
     def K(self) -> Array:
@@ -74,6 +78,10 @@ class Trajectory(Trained):
         config: settings and seed, with data and functions as fingerprints.
         versions: of attnlab and of the libraries below it.
         rule_state: state of the step rule, after the coordinates of W where it is held by these; for continuing.
+        stalled_at: the step from which each trial stands still though its gradient is not zero, () or (trials,); -1
+            where it does not. Of rules of attnlab the first record at which that was seen.
+        underflow_at: the first step at which entries of the gradient underflowed that a plain optax rule was given, ()
+            or (trials,); -1 for none, and for rules of attnlab, which take gradients of any size.
     """
 
     steps: NDArray[np.int64]
@@ -88,6 +96,8 @@ class Trajectory(Trained):
     config: Mapping[str, Any]
     versions: Mapping[str, str]
     rule_state: tuple[np.ndarray, ...]
+    stalled_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
+    underflow_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
 
     @property
     def u(self) -> Array:
@@ -101,11 +111,20 @@ class Trajectory(Trained):
         finite = [np.isfinite(w).all(tuple(range(lead, w.ndim))) for w in self.weights.values()]
         return ~np.logical_and.reduce(finite)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know: trials that stand still, gradients that underflowed, metrics that
+        overflowed. Empty for most runs."""
+        found = [_stalled_remark(self), _underflow_remark(self)]
+        found += [_metric_remark(self, name) for name in self.metrics]
+        return tuple(remark for remark in found if remark)
+
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
         lead = 0 if self.trials is None else 1
         if {"W", "K"} & set(self.weights):
-            norm = np.median(np.linalg.norm(self.W, axis=(-2, -1)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                norm = np.median(lengths(self.W))
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
                 squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
@@ -120,6 +139,7 @@ class Trajectory(Trained):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one npz file; an old file is replaced only once the new one is whole."""
         arrays: dict[str, np.ndarray] = {"steps": self.steps, "selected": self.selected}
+        arrays |= {name: getattr(self, name) for name in _SIGNS}
         for group in ("metrics", "weights", "initial"):
             arrays |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
         arrays |= {f"rule_state/{i}": leaf for i, leaf in enumerate(self.rule_state)}
@@ -141,6 +161,15 @@ class Trajectory(Trained):
         arrays, facts = read_npz(path, wanted)
         if facts.get("kind") != "trajectory":
             raise InputError(message(f"`{path}` is not a saved run; wanted {wanted}."))
+        try:
+            return cls._from_file(arrays, facts)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                message(f"`{path}` lacks parts of a run; wanted {wanted}.", "save the run again")
+            ) from error
+
+    @classmethod
+    def _from_file(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Trajectory:
         groups: dict[str, dict[str, np.ndarray]] = {
             "metrics": {},
             "weights": {},
@@ -162,8 +191,50 @@ class Trajectory(Trained):
             config=facts["config"],
             versions=facts["versions"],
             rule_state=tuple(state[str(i)] for i in range(len(state))),
+            **{name: arrays[name] for name in _SIGNS if name in arrays},  # pyright: ignore[reportArgumentType]
             **groups,
         )
+
+
+_SIGNS = ("stalled_at", "underflow_at")
+# What is infinite or NaN only where it overflowed, or where the weights did.
+_FINITE = ("loss", "excess_loss", "norm", "norm_K", "norm_Q", "norm_u", "norm_U", "norm_W", "step_length")
+
+
+def _stalled_remark(run: Trajectory) -> str | None:
+    stands = np.asarray(run.stalled_at) >= 0
+    if not stands.any():
+        return None
+    first = int(np.min(np.asarray(run.stalled_at)[stands]))
+    return f"{_share(stands, run)}nothing moves from step {first} on, though the gradient is not zero."
+
+
+def _underflow_remark(run: Trajectory) -> str | None:
+    lost = np.asarray(run.underflow_at) >= 0
+    if not lost.any():
+        return None
+    first = int(np.min(np.asarray(run.underflow_at)[lost]))
+    return (
+        f"{_share(lost, run)}entries of the gradient underflow to zero before the optax rule sees them, from step "
+        f"{first} on; if its steps do not depend on the size of the gradient, use al.optim.scale_free(rule)."
+    )
+
+
+def _metric_remark(run: Trajectory, name: str) -> str | None:
+    if name not in _FINITE and name not in (run.config.get("metrics") or {}):
+        return None
+    bad = ~np.isfinite(run.metrics[name])
+    if not bad.any():
+        return None
+    records = 0 if run.trials is None else 1  # the axis of records
+    at = bad.any(axis=tuple(i for i in range(bad.ndim) if i != records))
+    logs = run.metrics.get(f"log_{name}")
+    hint = f"; `log_{name}` holds its logarithm" if logs is not None and np.isfinite(logs[bad]).all() else ""
+    return f"`{name}` is not finite, first at step {int(run.steps[np.argmax(at)])}{hint}."
+
+
+def _share(which: NDArray[np.bool_], run: Trajectory) -> str:
+    return "" if run.trials is None else f"In {int(which.sum())} of {run.trials} trials "
 
 
 def library_versions() -> dict[str, str]:

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import real_array
+from attnlab.checks import finite_array, number, one_of, real_array, whole
+from attnlab.data.scale import lengths, matrix_lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import EPS, at_least_one, at_least_zero, positive, sequences
+from attnlab.theory.encoder.checks import EPS, sequences, within_float64
 
 # Singular values below this share of the largest of a sequence do not count for its rank.
 RANK = 1e-10
@@ -21,6 +22,8 @@ BLOCK = 8_000_000
 POINTS = 50
 # Entries of tokens up to which similarities do not overflow.
 LONGEST = 1e70
+# Entries below which not even a product with the largest allowed one counts.
+SHORTEST = 1e-250
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +51,8 @@ def assumption_1(x: ArrayLike) -> BoundedTokens:
     [5.0, 1.414]
     """
     tokens = sequences(x)
-    norms = np.linalg.norm(tokens, axis=(1, 2))
+    norms = matrix_lengths(tokens)
+    within_float64("x", tokens, "lengths of sequences", norms)
     return BoundedTokens(C_x=float(norms.max() / np.sqrt(tokens.shape[1])), norms=norms)
 
 
@@ -84,12 +88,15 @@ def assumption_2(x: ArrayLike, *, tolerance: float = RANK) -> FullRank:
     >>> found.ranks.tolist(), found.least.tolist(), found.holds
     ([2, 1], [1.0, 0.0], False)
     """
-    positive(tolerance=tolerance)
+    tolerance = number("tolerance", tolerance, above=0, below=1)
     tokens = sequences(x)
     n, T, d = tokens.shape
-    values = np.linalg.svd(tokens, compute_uv=False)
+    values: Array = np.linalg.svd(tokens, compute_uv=False).astype(np.float64)
+    within_float64("x", tokens, "singular values", values)
     ranks = (values > tolerance * values[:, :1]).sum(axis=1)
-    least = np.where(ranks == T, values[:, -1] ** 2, 0.0) if d >= T else np.zeros(n)
+    with np.errstate(over="ignore", under="ignore"):
+        least = np.where(ranks == T, values[:, -1] ** 2, 0.0) if d >= T else np.zeros(n)
+    within_float64("x", tokens, "squares of singular values", least)
     return FullRank(T=T, ranks=ranks, least=least)
 
 
@@ -165,9 +172,9 @@ def assumption_3(
     >>> assumption_3([[[1.0, 0.0]], [[0.0, 1.0]], [[0.6, 0.8]]]).tail[[0, -1]].round(3).tolist()
     [1.0, 0.333]
     """
-    at_least_one(points=points)
-    at_least_zero(tolerance=tolerance)
-    if not 0 <= within[0] < within[1] <= 1:
+    points, tolerance = whole("points", points), number("tolerance", tolerance, least=0)
+    shares = finite_array("within", within)
+    if shares.shape != (2,) or not 0 <= shares[0] < shares[1] <= 1:
         raise InputError(message(f"`within` is {within}; wanted two increasing numbers from 0 to 1."))
     tokens = sequences(x)
     s = similarities(tokens, block=block)[np.triu_indices(len(tokens), 1)]
@@ -175,13 +182,13 @@ def assumption_3(
     tail = tail_probability(s, t)
     upper = (tail > within[0]) & (tail <= within[1])
     inner = (tail > 0) & (tail < 1) & (t > 0)
-    norms, lengths = np.linalg.norm(tokens, axis=(1, 2)), np.linalg.norm(tokens, axis=2)
+    norms, sizes = matrix_lengths(tokens), lengths(tokens)
     low, middle, high = np.quantile(s, (0.01, 0.5, 0.99)).tolist() if s.size else (0.0, 0.0, 0.0)
     return Dissimilarity(
         pairs=s.size, quantiles=(low, middle, high), thresholds=t, tail=tail,
         exponential=_line(t[upper], np.log(tail[upper])),
         power=_line(np.log(t[inner]), np.log(-np.log(tail[inner]))), exponents=_exponents(t, tail, tolerance),
-        norms=(float(norms.min()), float(norms.max())), lengths=(float(lengths.min()), float(lengths.max())),
+        norms=(float(norms.min()), float(norms.max())), lengths=(float(sizes.min()), float(sizes.max())),
     )  # fmt: skip
 
 
@@ -193,16 +200,15 @@ def similarities(x: ArrayLike, *, block: int = BLOCK) -> Array:
     >>> similarities([[[1.0, 2.0]], [[3.0, 0.0]]]).tolist()
     [[25.0, 9.0], [9.0, 81.0]]
     """
-    at_least_one(block=block)
+    block = int(number("block", block, least=1, most=2.0**62))
     tokens = sequences(x)
     n, T, d = tokens.shape
     longest = float(np.abs(tokens).max())
     if longest > LONGEST:
-        raise InputError(
-            message(f"`x` has entries up to {longest:.1e}; similarities, their fourth powers, overflow beyond "
-                    f"{LONGEST:g}.", "divide the tokens by their largest norm")
-        )  # fmt: skip
-    flat = tokens.reshape(n * T, d)
+        problem = f"similarities, their fourth powers, overflow beyond {LONGEST:g}"
+        hint = "divide the tokens by their largest norm"
+        raise InputError(message(f"`x` has entries up to {longest:.1e}; {problem}.", hint))
+    flat = np.where(np.abs(tokens) > SHORTEST, tokens, 0.0).reshape(n * T, d)  # else products are 0 after a warning
     size = max(1, int(block // (2 * n * T * T)))
     found = np.zeros((n, n))
     for first in range(0, n, size):
@@ -220,7 +226,11 @@ def tail_probability(values: ArrayLike, thresholds: ArrayLike) -> Array:
     >>> tail_probability([1.0, 2.0, 2.0, 5.0], [0.0, 2.0, 3.0, 6.0]).tolist()
     [1.0, 0.75, 0.25, 0.0]
     """
-    ordered, t = np.sort(real_array("values", values).ravel()), real_array("thresholds", thresholds)
+    given, t = real_array("values", values), real_array("thresholds", thresholds)
+    for name, array in (("values", given), ("thresholds", t)):
+        if np.isnan(array).any():
+            raise InputError(message(f"`{name}` has entries that are NaN; wanted numbers, or infinities."))
+    ordered = np.sort(given.ravel())
     below = np.searchsorted(ordered, t, side="left")
     return (ordered.size - below) / max(1, ordered.size)
 
@@ -251,23 +261,29 @@ def assumption_4(x: ArrayLike, token: Literal["mean", "sum"] = "sum") -> Covaria
     >>> assumption_4([[[1.0, 0.0]], [[0.0, 2.0]]]).C_Sigma
     0.5
     """
-    if token not in ("mean", "sum"):
-        raise InputError(message(f"`token` is {token!r}; wanted 'mean' or 'sum'."))
+    one_of("token", token, ("mean", "sum"))
     tokens = sequences(x)
     n, _, d = tokens.shape
-    pooled = tokens.mean(axis=1) if token == "mean" else tokens.sum(axis=1)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        pooled = tokens.mean(axis=1) if token == "mean" else tokens.sum(axis=1)
+        Sigma = pooled.T @ pooled / n
+    within_float64("x", tokens, "products of pooled tokens", pooled, Sigma)
     values = np.linalg.svd(pooled, compute_uv=False)
     least = float(values[-1]) if n >= d and values[-1] > max(n, d) * EPS * values[0] else 0.0
-    return Covariance(Sigma=pooled.T @ pooled / n, C_Sigma=least**2 / n, token=token)
+    return Covariance(Sigma=Sigma, C_Sigma=least**2 / n, token=token)
 
 
 def _line(x: Array, y: Array) -> Line | None:
-    if len(x) < 3 or np.ptp(y) == 0:
+    """Through points (x, y); None where there is none, or its slope is no float64 number."""
+    if len(x) < 3 or np.ptp(y) == 0 or np.ptp(x) == 0:
         return None
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float((dx @ dy) / (dx @ dx))
-    left = dy - slope * dx
-    return Line(slope, float(y.mean() - slope * x.mean()), 1.0 - float((left @ left) / (dy @ dy)), len(x))
+    dx, e = ordinary(x - x.mean())
+    dy = y - y.mean()
+    unit_slope = float((dx @ dy) / (dx @ dx))  # of 2^-e x
+    left = dy - unit_slope * dx
+    slope = float(rescaled(unit_slope, -e))
+    level = float(y.mean() - slope * x.mean())
+    return Line(slope, level, 1.0 - float((left @ left) / (dy @ dy)), len(x)) if np.isfinite(slope) else None
 
 
 def _exponents(t: Array, tail: Array, tolerance: float) -> tuple[float, float]:

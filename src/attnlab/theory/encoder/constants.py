@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance, number
+from attnlab.data.scale import length, matrix_lengths, spectral_norm
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import EPS, Mode, at_least_one, at_least_zero, finite, mode_of, positive, sequences
+from attnlab.theory.encoder.checks import EPS, MODE, Mode, finite, sequences
 from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula, keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class Condition:
     entries: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    @formula()
     def margin(self) -> float:
         """`left / right`. With nothing on the right: inf, or 1 if both are 0, since then they are equal."""
         if self.right > 0:
@@ -89,16 +93,18 @@ class Constants:
     shortcut: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least_one(N=self.N, T=self.T, d=self.d, width=self.width)
-        positive(tau1=self.tau1)
-        at_least_zero(
-            tau0=self.tau0, C_x=self.C_x, alpha=self.alpha, start_loss=self.start_loss, shortcut=self.shortcut
-        )
+        keep(self, N=AT_LEAST_ONE, T=AT_LEAST_ONE, d=AT_LEAST_ONE, width=AT_LEAST_ONE, tau1=POSITIVE)
+        keep(self, tau0=AT_LEAST_ZERO, C_x=AT_LEAST_ZERO, alpha=AT_LEAST_ZERO)
+        keep(self, start_loss=AT_LEAST_ZERO, shortcut=AT_LEAST_ZERO)
         for name, values in (("norms", self.norms), ("radius", self.radius)):
+            instance(name, values, Mapping, "one number for each of Q, K, V, O")
             if set(values) != set(NAMES):
-                raise InputError(message(f"`{name}` has {sorted(values)}; wanted one number for each of Q, K, V, O."))
-        at_least_zero(**{f"norms[{k}]": v for k, v in self.norms.items()})
-        positive(**{f"radius[{k}]": v for k, v in self.radius.items()})
+                named = sorted(map(str, values))
+                raise InputError(message(f"`{name}` has {named}; wanted one number for each of Q, K, V, O."))
+        norms = {letter: number(f"norms[{letter}]", self.norms[letter], least=0) for letter in NAMES}
+        radius = {letter: number(f"radius[{letter}]", self.radius[letter], above=0) for letter in NAMES}
+        object.__setattr__(self, "norms", norms)
+        object.__setattr__(self, "radius", radius)
 
     @classmethod
     def of(
@@ -131,49 +137,57 @@ class Constants:
         n, T, d = tokens.shape
         own = checked_weights(weights, d)
         labels = finite("y", y, (n,))
+        tau0, tau1 = number("tau0", tau0, least=0), number("tau1", tau1, above=0)
         inside, outputs = hidden(tokens, own, tau0, tau1, residual)
         S = residual_matrix(residual, d, len(own["w_O"]))
         return cls(
             N=n, T=T, d=d, width=len(own["w_O"]), tau0=float(tau0), tau1=float(tau1),
-            C_x=float(np.linalg.norm(tokens, axis=(1, 2)).max() / np.sqrt(T)),
-            norms={letter: float(np.linalg.norm(own[name], ord=2)) for letter, name in NAMES.items()},
-            radius=dict(radius) if isinstance(radius, Mapping) else dict.fromkeys(NAMES, float(radius)),
-            alpha=least_singular_value(inside), start_loss=0.5 * float(np.sum((outputs - labels) ** 2)),
-            shortcut=0.0 if S is None else float(np.linalg.norm(S, ord=2)),
+            C_x=float(matrix_lengths(tokens).max() / np.sqrt(T)),
+            norms={letter: _norm(own[name]) for letter, name in NAMES.items()},
+            radius=dict(radius) if isinstance(radius, Mapping) else dict.fromkeys(NAMES, number("radius", radius)),
+            alpha=least_singular_value(inside), start_loss=_start_loss(outputs, labels),
+            shortcut=0.0 if S is None else spectral_norm(S),
         )  # fmt: skip
 
     @property
+    @formula()
     def lambda_bar(self) -> dict[str, float]:
         """`|W_P| + C_P`, which bounds the norm of each parameter on the way."""
         return {name: self.norms[name] + self.radius[name] for name in NAMES}
 
     @property
+    @formula()
     def rho(self) -> float:
         """`N^(1/2) T^(3/2) tau1 C_x`."""
         return float(np.sqrt(float(self.N)) * self.T * np.sqrt(float(self.T)) * self.tau1 * self.C_x)
 
     @property
+    @formula()
     def reach(self) -> float:
         """`2 tau0 C_x^2 T`, the factor of everything that goes through the softmax."""
         return 2.0 * self.tau0 * self.C_x * self.C_x * self.T
 
     @property
+    @formula()
     def z(self) -> float:
         """z of Proposition 1, `l_O^2 (1 + 4 tau0^2 C_x^4 T^2 l_V^2 (l_Q^2 + l_K^2))`; l is `lambda_bar`."""
         bar = self.lambda_bar
         return bar["O"] ** 2 * (1.0 + (self.reach * bar["V"]) ** 2 * (bar["Q"] ** 2 + bar["K"] ** 2))
 
     @property
+    @formula()
     def zeta(self) -> float:
         """z of Lemma 14, another number than that of Proposition 1: `2 tau0 C_x^2 T (l_Q + l_K)`."""
         return self.reach * (self.lambda_bar["Q"] + self.lambda_bar["K"])
 
     @property
+    @formula()
     def hidden_bar(self) -> float:
         """`|F_pre| <= rho hidden_bar`: l_V, and with a residual `l_V + |S| / sqrt(T)` (Appendix C.7)."""
         return self.lambda_bar["V"] + self.shortcut / float(np.sqrt(float(self.T)))
 
     @property
+    @formula()
     def slopes(self) -> dict[str, float]:
         """Lemma 12: the gradient of the loss by each parameter is at most this times `|f - y|`."""
         bar = self.lambda_bar
@@ -186,6 +200,7 @@ class Constants:
         }
 
     @property
+    @formula()
     def condition_2(self) -> Condition:
         """Eq. (2): `alpha^2 >= 8 rho max(entries) sqrt(2 loss)`, which keeps every parameter within its C_P.
 
@@ -204,12 +219,14 @@ class Constants:
         return Condition(name="(2)", left=self.alpha**2, right=right, entries=entries)
 
     @property
+    @formula()
     def condition_3(self) -> Condition:
         """Eq. (3): `alpha^3 >= 32 rho^2 z sqrt(2 loss) / l_O`, which keeps F_pre near where it was."""
         right = 32.0 * self.rho**2 * self.z * self.start_distance / self.lambda_bar["O"]
         return Condition(name="(3)", left=self.alpha**3, right=right)
 
     @property
+    @formula()
     def start_distance(self) -> float:
         """`sqrt(2 loss)`, which is `|f - y|` at the start."""
         return float(np.sqrt(2.0 * self.start_loss))
@@ -219,16 +236,19 @@ class Constants:
         """Does Proposition 1 promise a rate: m >= N, alpha > 0 and both conditions?"""
         return self.width >= self.N and self.alpha > 0 and self.condition_2.holds and self.condition_3.holds
 
+    @formula(mode=MODE)
     def c1(self, mode: Mode = "corrected") -> float:
         """`|f' - f| <= c1 |theta' - theta|`: `rho (l_V + l_O + l_O l_V zeta)`. Eq. (36); printed without that l_O."""
         bar = self.lambda_bar
-        factor = 1.0 if mode_of(mode) == "paper" else bar["O"]
+        factor = 1.0 if mode == "paper" else bar["O"]
         return self.rho * (self.hidden_bar + bar["O"] + factor * bar["V"] * self.zeta)
 
+    @formula()
     def c2(self) -> float:
         """`|grad f| <= c2`, Eq. (11): the root of the sum of squares of `slopes`."""
         return float(np.linalg.norm(list(self.slopes.values())))
 
+    @formula(mode=MODE)
     def c3(self, mode: Mode = "corrected") -> float:
         """`|grad f' - grad f| <= c3 |theta' - theta|`, Eq. (14), where no preactivation changes its sign.
 
@@ -243,7 +263,7 @@ class Constants:
         a = 1.0 + bar["V"] * zeta
         b = bar["O"] * C_x * np.sqrt(T) * a + 1.0
         each = self.tau1 * C_x * T * np.sqrt(T)
-        printed = mode_of(mode) == "paper"
+        printed = mode == "paper"
 
         def q(moved: str) -> float:
             first = 2.0 * bar[moved] * T * C_x * C_x * (bar["V"] * b + bar["O"])
@@ -255,20 +275,39 @@ class Constants:
         parts = [each * a, each * (bar["O"] * zeta + b), q("K"), q("Q")]
         return float(np.sqrt(float(self.N)) * np.linalg.norm(parts))
 
+    @formula(mode=MODE)
     def smoothness(self, mode: Mode = "corrected") -> float:
         """C of Proposition 1, `c1 c2 + c3 sqrt(2 loss)`. Eq. (37) prints `2 c3 loss` for the last term."""
-        last = 2.0 * self.start_loss if mode_of(mode) == "paper" else self.start_distance
+        last = 2.0 * self.start_loss if mode == "paper" else self.start_distance
         return self.c1(mode) * self.c2() + self.c3(mode) * last
 
+    @formula(mode=MODE)
     def largest_step(self, mode: Mode = "corrected") -> float:
         """`1 / C`; inf where C is 0, that is, where all tokens are 0."""
         C = self.smoothness(mode)
         return 1.0 / C if C > 0 else np.inf
 
 
+def _norm(array: Array) -> float:
+    """The spectral norm of a matrix, the Euclidean one of a vector."""
+    return spectral_norm(array) if array.ndim == 2 else length(array)
+
+
+def _start_loss(outputs: Array, labels: Array) -> float:
+    """Half the sum of squared errors, which are numbers where their squares may not be."""
+    with np.errstate(over="ignore"):
+        loss = 0.5 * float(np.sum((outputs - labels) ** 2))
+    if not np.isfinite(loss):
+        largest = f"`y` has entries up to {np.abs(labels).max():.1e}, the outputs up to {np.abs(outputs).max():.1e}"
+        raise InputError(message(f"The loss at the start is beyond float64: {largest}.", "smaller labels or tokens"))
+    return loss
+
+
 def least_singular_value(rows: Array) -> float:
     """The least s with `|rows^T r| >= s |r|` for all r; 0 if there are more rows than columns, or it is rounding."""
+    rows = finite("rows", rows, ("n", "m"))
     n, m = rows.shape
+    # SVD scales by itself, and takes numbers up to the largest.
     if n > m:
         return 0.0
     values = np.linalg.svd(rows, compute_uv=False)

@@ -13,9 +13,10 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance, number, whole
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import at_least_zero, finite, positive, sequences
+from attnlab.theory.encoder.checks import finite, sequences
 
 # The four parameters, by the letter that the theory gives them.
 NAMES = {"Q": "W_Q", "K": "W_K", "V": "W_V", "O": "w_O"}
@@ -79,6 +80,7 @@ def hidden(
     """`hidden` (n, m) and `outputs` (n,) of `forward`, in memory for about `block` numbers besides."""
     x_, checked, S = _checked(x, weights, tau0, tau1, residual)
     n, T, d = x_.shape
+    block = whole("block", block)
     size = max(1, block // (2 * T * len(checked["w_O"]) + T * (2 * T + d)))
     found = [_pass(x_[i : i + size], checked, tau0, tau1, S) for i in range(0, n, size)]
     return np.concatenate([f.hidden for f in found]), np.concatenate([f.outputs for f in found])
@@ -86,6 +88,7 @@ def hidden(
 
 def checked_weights(weights: Mapping[str, ArrayLike], d: int) -> dict[str, Array]:
     """The four parameters as finite arrays of matching shapes."""
+    instance("weights", weights, Mapping, "a mapping of names to arrays", "W_Q, W_K, W_V and w_O")
     missing = [name for name in NAMES.values() if name not in weights]
     if missing:
         raise InputError(message(f"`weights` lack {', '.join(missing)}; wanted {', '.join(NAMES.values())}."))
@@ -113,14 +116,25 @@ def residual_matrix(residual: ArrayLike | str | None, d: int, m: int) -> Array |
 def _checked(
     x: ArrayLike, weights: Mapping[str, ArrayLike], tau0: float, tau1: float, residual: ArrayLike | str | None
 ) -> tuple[Array, dict[str, Array], Array | None]:
-    at_least_zero(tau0=tau0)
-    positive(tau1=tau1)
+    number("tau0", tau0, least=0)
+    number("tau1", tau1, above=0)
     x_ = sequences(x)
     checked = checked_weights(weights, x_.shape[-1])
     return x_, checked, residual_matrix(residual, x_.shape[-1], len(checked["w_O"]))
 
 
 def _pass(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        found = _unchecked(x, weights, float(tau0), float(tau1), S)
+    if not all(np.isfinite(part).all() for part in found):
+        sizes = {"x": x, **weights, **({} if S is None else {"residual": S})}
+        largest = ", ".join(f"`{name}` {np.abs(array).max():.1e}" for name, array in sizes.items())
+        told = f"`tau0` is {tau0:g}, `tau1` {tau1:g}, and the largest entries are {largest}"
+        raise InputError(message(f"The encoder leaves float64, which ends at 1.8e308: {told}.", "smaller tokens"))
+    return found
+
+
+def _unchecked(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:
     logits = tau0 * (x @ (weights["W_Q"].T @ weights["W_K"]) @ np.swapaxes(x, -1, -2))
     attention = scipy.special.softmax(logits, axis=-1)
     attended = attention @ x

@@ -24,9 +24,11 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
+from attnlab.checks import number, one_of
+from attnlab.data.scale import exponent, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import EPS, at_least_one, at_least_zero, finite, sequences
+from attnlab.theory.encoder.checks import EPS, finite, sequences, within_float64
 
 Pool = Literal["mean", "sum"]
 # Numbers that the kernel of a block of sequences may take: 64 MB.
@@ -54,7 +56,9 @@ def arc_cosine_1(phi: ArrayLike, psi: ArrayLike | None = None) -> Array:
     [[2.0, 0.0], [0.0, 0.5]]
     """
     left, right = _rows(phi, psi)
-    return _one(left, right)
+    found = _one(left, right)
+    within_float64("phi", left.rows, "products of rows", found)
+    return found
 
 
 def limiting_ntk(x: ArrayLike, other: ArrayLike | None = None, *, pool: Pool = "mean") -> Array:
@@ -72,14 +76,18 @@ def limiting_ntk(x: ArrayLike, other: ArrayLike | None = None, *, pool: Pool = "
     >>> limiting_ntk([[[1.0, 0.0], [1.0, 2.0]]]).tolist()  # |mean token|^2
     [[2.0]]
     """
-    if pool not in ("mean", "sum"):
-        raise InputError(message(f"`pool` is {pool!r}; wanted 'mean' or 'sum'."))
+    one_of("pool", pool, ("mean", "sum"))
     tokens = sequences(x)
     T = tokens.shape[1]
-    columns = None if other is None else finite("other", other, ("m", T, tokens.shape[2])).mean(axis=1)
-    left, right = _rows(tokens.mean(axis=1), columns)
-    kernel = _one(left, right) + _zero(left, right) * (left.rows @ right.rows.T)
-    return kernel * float(T) ** 2 if pool == "sum" else kernel
+    columns = None if other is None else finite("other", other, ("m", T, tokens.shape[2]))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        means, others = tokens.mean(axis=1), None if columns is None else columns.mean(axis=1)
+        within_float64("x", tokens, "sums of tokens", means, means if others is None else others)
+        left, right = _rows(means, others)
+        kernel = _one(left, right) + _zero(left, right) * (left.rows @ right.rows.T)
+        kernel = kernel * float(T) ** 2 if pool == "sum" else kernel
+    within_float64("x", tokens, "products of tokens", kernel)
+    return kernel
 
 
 def kernel_regression(
@@ -101,11 +109,16 @@ def kernel_regression(
     """
     K = finite("kernel", kernel, ("n", "n"))
     n = len(K)
-    if K.shape != (n, n) or np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
-        raise InputError(message(f"`kernel` of shape {K.shape} is not symmetric."))
+    if K.shape != (n, n):
+        raise InputError(message(f"`kernel` of shape {K.shape} is not square."))
     rows = finite("across", across, ("m", n))
     wanted, began = finite("misfit", misfit, (n,)), finite("start", start, (len(rows),))
-    at_least_zero(ridge=ridge)
+    ridge = number("ridge", ridge, least=0)
+    # By a power of four, of which Cholesky factors take the root, kernels of all sizes are alike.
+    half = max(exponent(K), exponent(np.array(ridge))) // 2
+    K, ridge = np.ldexp(K, -2 * half), float(np.ldexp(ridge, -2 * half))
+    if np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
+        raise InputError(message(f"`kernel` of shape {K.shape} is not symmetric."))
     K[np.diag_indices(n)] += ridge
     problem = message(f"`kernel` of {n} sequences is singular to rounding.", "drop repeated sequences, or pass `ridge`")
     try:
@@ -116,7 +129,12 @@ def kernel_regression(
     condition, _ = pocon(factor[0], np.abs(K).sum(axis=0).max(), uplo="L")
     if condition < n * EPS:
         raise InputError(problem)
-    return began + rows @ scipy.linalg.cho_solve(factor, wanted)
+    (unit_rows, row_size), (unit_misfit, misfit_size) = to_one(rows), to_one(wanted)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        moved = unit_rows @ scipy.linalg.cho_solve(factor, unit_misfit)
+        found = began + np.ldexp(moved, row_size + misfit_size - 2 * half)
+    within_float64("misfit", wanted, "predictions", found)
+    return found
 
 
 def pooled_expectation(attended: ArrayLike, *, block: int = BLOCK) -> Array:
@@ -130,7 +148,7 @@ def pooled_expectation(attended: ArrayLike, *, block: int = BLOCK) -> Array:
     [[2.0]]
     """
     tokens = finite("attended", attended, ("n", "T", "d"))
-    at_least_one(block=block)
+    block = int(number("block", block, least=1, most=2.0**62))
     n, T, d = tokens.shape
     size = max(1, int(block // (8 * T * T * n)))  # about 8 arrays of such a block live at once
     flat = _Rows.of(tokens.reshape(n * T, d))
@@ -139,6 +157,7 @@ def pooled_expectation(attended: ArrayLike, *, block: int = BLOCK) -> Array:
         last = min(n, first + size)
         pairs = _one(flat[first * T : last * T], flat[: last * T])
         found[first:last, :last] = pairs.reshape(last - first, T, last, T).sum(axis=(1, 3))
+    within_float64("attended", tokens, "sums of products of tokens", found)
     lower = np.tril(found, -1)
     return lower + lower.T + np.diag(np.diag(found))
 
@@ -156,7 +175,9 @@ class _Rows:
         largest = np.abs(rows).max(axis=1, keepdims=True)
         scaled = rows / np.where(largest > 0, largest, 1.0)  # squares of tiny entries would be 0
         lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-        return cls(rows, (largest * lengths)[:, 0], scaled / np.where(lengths > 0, lengths, 1.0))
+        with np.errstate(over="ignore"):
+            norms = (largest * lengths)[:, 0]
+        return cls(rows, norms, scaled / np.where(lengths > 0, lengths, 1.0))
 
     def __getitem__(self, which: slice) -> _Rows:
         return _Rows(self.rows[which], self.norms[which], self.units[which])
@@ -185,4 +206,5 @@ def _one(left: _Rows, right: _Rows) -> Array:
     small = opening < 1.0
     t = opening[small]
     found[small] = t * t * t * np.polyval(_SERIES, t * t)
-    return found * np.multiply.outer(left.norms, right.norms) / (2.0 * np.pi)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return found * np.multiply.outer(left.norms, right.norms) / (2.0 * np.pi)

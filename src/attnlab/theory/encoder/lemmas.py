@@ -26,10 +26,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnlab.theory.encoder.checks import Mode, at_least_one, at_least_zero, share
+from attnlab.theory.encoder.checks import MODE, Mode
 from attnlab.theory.encoder.constants import Constants
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, formula, of_class
+
+OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
 
 
+@formula(nu=AT_LEAST_ZERO, a=AT_LEAST_ZERO, delta=SHARE)
 def lemma_4(nu: float, a: float, delta: float) -> float:
     """`|X - mean| < max(nu sqrt(2 log(2/delta)), 2 a log(2/delta))` with probability 1 - delta, for X ~ SE(nu, a).
 
@@ -39,12 +43,11 @@ def lemma_4(nu: float, a: float, delta: float) -> float:
     >>> round(lemma_4(1.0, 1.0, 0.05), 4)
     7.3778
     """
-    at_least_zero(nu=nu, a=a)
-    share(delta=delta)
     log = float(np.log(2.0 / delta))
     return max(nu * float(np.sqrt(2.0 * log)), 2.0 * a * log)
 
 
+@formula(rows=AT_LEAST_ONE, columns=AT_LEAST_ONE, u=AT_LEAST_ZERO)
 def lemma_5(rows: int, columns: int, u: float) -> tuple[float, float]:
     """`sqrt(rows) -+ (sqrt(columns) + u)` around all singular values, with probability 1 - 2 exp(-u^2 / 2).
 
@@ -53,62 +56,60 @@ def lemma_5(rows: int, columns: int, u: float) -> tuple[float, float]:
     >>> lemma_5(16, 4, 1.0)
     (1.0, 7.0)
     """
-    at_least_one(rows=rows, columns=columns)
-    at_least_zero(u=u)
     tall, slack = float(np.sqrt(float(rows))), float(np.sqrt(float(columns))) + u
     return tall - slack, tall + slack
 
 
+@formula(width=AT_LEAST_ONE, variance=AT_LEAST_ZERO)
 def lemma_6(width: int, variance: float = 1.0) -> float:
     """`|W| <= 3 sqrt(variance m)` with probability 1 - 2 exp(-m / 2), for Gaussian W (m, d) with m > d.
 
     >>> lemma_6(64)
     24.0
     """
-    at_least_one(width=width)
-    at_least_zero(variance=variance)
     return 3.0 * float(np.sqrt(variance * width))
 
 
+@formula(width=AT_LEAST_ONE, R=AT_LEAST_ZERO)
 def lemma_20(width: int, R: float) -> float:
     """`|w'| <= R + 3 sqrt(m)` for all w' within R of a Gaussian w, with probability 1 - 2 exp(-m / 2).
 
     >>> lemma_20(64, 2.0)
     26.0
     """
-    at_least_zero(R=R)
     return R + lemma_6(width)
 
 
+@formula(constants=OF_CONSTANTS, dQ=AT_LEAST_ZERO, dK=AT_LEAST_ZERO)
 def lemma_7(constants: Constants, *, dQ: float, dK: float) -> float:
     """`|b' - b| <= 2 tau0 C_x^2 T (l_Q dK + l_K dQ)` for every row b of attention weights."""
-    at_least_zero(dQ=dQ, dK=dK)
     bar = constants.lambda_bar
     return constants.reach * (bar["Q"] * dK + bar["K"] * dQ)
 
 
+@formula(T=AT_LEAST_ONE)
 def lemma_8(T: int) -> tuple[float, float]:
     """`1 / sqrt(T) <= |b| <= 1` for every row b of attention weights.
 
     >>> lemma_8(4)
     (0.5, 1.0)
     """
-    at_least_one(T=T)
     return 1.0 / float(np.sqrt(float(T))), 1.0
 
 
+@formula(constants=OF_CONSTANTS, dQ=AT_LEAST_ZERO, dK=AT_LEAST_ZERO, dV=AT_LEAST_ZERO)
 def lemma_9(constants: Constants, *, dQ: float, dK: float, dV: float) -> float:
     """`|F_pre' - F_pre|_F <= rho (dV + l_V 2 tau0 C_x^2 T (l_Q dK + l_K dQ))`; a residual cancels."""
-    at_least_zero(dV=dV)
     return constants.rho * (dV + constants.lambda_bar["V"] * lemma_7(constants, dQ=dQ, dK=dK))
 
 
+@formula(constants=OF_CONSTANTS, dO=AT_LEAST_ZERO, dF=AT_LEAST_ZERO)
 def lemma_10(constants: Constants, *, dO: float, dF: float) -> float:
     """`|f' - f| <= rho l_V dO + l_O dF`, with dF the change of F_pre or its bound; l_V as of `hidden_bar`."""
-    at_least_zero(dO=dO, dF=dF)
     return constants.rho * constants.hidden_bar * dO + constants.lambda_bar["O"] * dF
 
 
+@formula(constants=OF_CONSTANTS, misfit=AT_LEAST_ZERO)
 def lemma_12(constants: Constants, misfit: float) -> dict[str, float]:
     """The gradient of the loss by each parameter, for `misfit = |f - y|`.
 
@@ -119,19 +120,19 @@ def lemma_12(constants: Constants, misfit: float) -> dict[str, float]:
     >>> lemma_12(found, misfit=3.0)
     {'Q': 6.0, 'K': 6.0, 'V': 3.0, 'O': 3.0}
     """
-    at_least_zero(misfit=misfit)
     return {name: slope * misfit for name, slope in constants.slopes.items()}
 
 
+@formula(constants=OF_CONSTANTS)
 def lemma_13(constants: Constants) -> float:
     """The gradient of all outputs, (N, parameters), in the spectral and the Frobenius norm: c2."""
     return constants.c2()
 
 
+@formula(constants=OF_CONSTANTS, change=AT_LEAST_ZERO, mode=MODE)
 def lemma_14(constants: Constants, change: float, mode: Mode = "corrected") -> float:
     """The change of that gradient when parameters change by so much: `c3 change`.
 
     It holds while no preactivation changes its sign: relu has a kink, and across it the gradient jumps.
     """
-    at_least_zero(change=change)
     return constants.c3(mode) * change

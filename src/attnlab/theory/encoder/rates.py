@@ -11,13 +11,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import real_array
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import Mode, at_least_zero, mode_of, positive
+from attnlab.theory.encoder.checks import MODE, Mode
 from attnlab.theory.encoder.constants import Constants
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, formula, numbers, of_class
+
+OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
 
 
+@formula(gamma=POSITIVE, alpha=AT_LEAST_ZERO, t=numbers(least=0, infinite=True), c=POSITIVE)
 def rate_bound(gamma: float, alpha: float, t: ArrayLike, c: float = 0.5) -> Array:
     """`(1 - c gamma alpha^2)^t`, what the loss is at most after t steps, as a share of what it was. Eq. (4).
 
@@ -34,11 +37,7 @@ def rate_bound(gamma: float, alpha: float, t: ArrayLike, c: float = 0.5) -> Arra
     >>> rate_bound(0.5, 2.0, [0, 1, 2]).tolist()
     [1.0, 0.0, 0.0]
     """
-    positive(gamma=gamma, c=c)
-    at_least_zero(alpha=alpha)
-    steps = real_array("t", t)
-    if not (steps >= 0).all():
-        raise InputError(message("`t` has entries below 0 or NaN; wanted steps, at least 0."))
+    steps = np.asarray(t)
     lost = c * gamma * alpha * alpha
     if lost >= 1:
         return np.where(steps == 0, 1.0, 0.0 if lost == 1 else np.inf)[()]
@@ -46,6 +45,7 @@ def rate_bound(gamma: float, alpha: float, t: ArrayLike, c: float = 0.5) -> Arra
     return np.exp(steps * np.log1p(-lost))
 
 
+@formula(c=POSITIVE)
 def rate_follows(c: float) -> bool:
     """Does the induction of Proposition 1 close for this c?
 
@@ -55,10 +55,10 @@ def rate_follows(c: float) -> bool:
     >>> [rate_follows(c) for c in (0.2, 0.25, 0.5, 0.85, 0.9)]
     [False, True, True, True, False]
     """
-    positive(c=c)
     return bool(2.0 / c <= 8.0 and (1.0 - 1.0 / (16.0 * c)) ** 2 >= c)
 
 
+@formula(alpha=AT_LEAST_ZERO, c=POSITIVE, mode=MODE)
 def drift_bound(alpha: float, c: float = 0.5, mode: Mode = "corrected") -> float:
     """How far F_pre moves in the Frobenius norm: `alpha / (16 c)`, so alpha / 8 at the printed rate.
 
@@ -67,16 +67,16 @@ def drift_bound(alpha: float, c: float = 0.5, mode: Mode = "corrected") -> float
     >>> drift_bound(4.0), drift_bound(4.0, mode="paper")
     (0.5, 2.0)
     """
-    at_least_zero(alpha=alpha)
-    positive(c=c)
-    return alpha / 2.0 if mode_of(mode) == "paper" else alpha / (16.0 * c)
+    return alpha / 2.0 if mode == "paper" else alpha / (16.0 * c)
 
 
+@formula(constants=OF_CONSTANTS)
 def weight_bounds(constants: Constants) -> dict[str, float]:
     """How far each parameter moves in the Frobenius norm while Proposition 1 applies: C_P, Eqs. (29) to (34)."""
     return dict(constants.radius)
 
 
+@formula(constants=OF_CONSTANTS, norm=AT_LEAST_ZERO, mode=MODE)
 def residual_alpha(constants: Constants, norm: float = 1.0, mode: Mode = "corrected") -> float:
     """A lower bound on alpha once a residual is added, `alpha - sqrt(N) tau1 T C_x |S|`; below 0 it says nothing.
 
@@ -91,10 +91,9 @@ def residual_alpha(constants: Constants, norm: float = 1.0, mode: Mode = "correc
     >>> residual_alpha(Constants.of([[[1.0]]], [0.0], start, tau0=1.0, tau1=1.0))  # relu(3 + 1) is 4, relu(3 - 1) is 2
     2.0
     """
-    at_least_zero(norm=norm)
     if constants.shortcut > 0:
         raise InputError(message("`constants` already have a residual; wanted those of the model without."))
     moved = float(np.sqrt(float(constants.N))) * constants.tau1 * constants.T * constants.C_x * norm
-    if mode_of(mode) == "paper":
+    if mode == "paper":
         moved *= constants.norms["O"] * constants.norms["V"]
     return constants.alpha - moved

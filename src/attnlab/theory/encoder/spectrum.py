@@ -17,12 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.encoder.assumptions import assumption_1, assumption_2, similarities
-from attnlab.theory.encoder.checks import EPS, Mode, at_least_one, at_least_zero, finite, mode_of, positive, sequences
+from attnlab.theory.encoder.checks import EPS, MODE, Mode, finite, sequences, within_float64
 from attnlab.theory.encoder.constants import least_singular_value
 from attnlab.theory.encoder.kernels import BLOCK, arc_cosine_1, pooled_expectation
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class Lambda0:
     upper: float
 
 
+@formula(variance=POSITIVE)
 def lambda_0(phi: ArrayLike, variance: float) -> Lambda0:
     """lambda_0 of Lemma 15 for rows phi (n, d), the attended first tokens, and W_V of this variance.
 
@@ -55,16 +58,23 @@ def lambda_0(phi: ArrayLike, variance: float) -> Lambda0:
     >>> found.hermite, found.gershgorin, found.upper, round(found.value, 6)
     (1.0, 1.0, 2.0, 1.36338)
     """
-    positive(variance=variance)
-    rows = finite("phi", phi, ("n", "d"))
+    rows, e = ordinary(finite("phi", phi, ("n", "d")))
+    (unit, of_variance) = ordinary(np.array(variance))
+    variance, power = float(unit), 2 * e + of_variance
     value, error = _least_eigenvalue(variance * arc_cosine_1(rows))
     gram = rows @ rows.T
-    lengths = np.diag(gram)
-    discs = lengths - (np.abs(gram).sum(axis=1) - lengths)
-    return Lambda0(
-        value=value, error=error, hermite=0.25 * variance * least_singular_value(rows) ** 2,
-        gershgorin=0.25 * variance * float(discs.min()), upper=0.5 * variance * float(lengths.mean()),
-    )  # fmt: skip
+    squares = np.diag(gram)
+    discs = squares - (np.abs(gram).sum(axis=1) - squares)
+    bounds = {
+        "value": value,
+        "error": error,
+        "hermite": 0.25 * variance * least_singular_value(rows) ** 2,
+        "gershgorin": 0.25 * variance * float(discs.min()),
+        "upper": 0.5 * variance * float(squares.mean()),
+    }
+    found = {name: float(rescaled(bound, power)) for name, bound in bounds.items()}
+    within_float64("phi", np.asarray(phi), "squares of such rows, times `variance`,", np.array(list(found.values())))
+    return Lambda0(**found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +106,7 @@ class Lemma15:
         return self.promised > 0 and self.largest <= self.threshold
 
 
+@formula(variance=POSITIVE)
 def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
     """Lemma 15 with its constants.
 
@@ -108,10 +119,9 @@ def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
     >>> found.lower, found.upper, found.promised, found.event
     (2.0, 4.0, 1.0, True)
     """
-    positive(variance=variance)
     tokens = sequences(x)
     n, T, _ = tokens.shape
-    norms = np.linalg.norm(finite("beta", beta, (n, T)), axis=1)
+    norms = lengths(finite("beta", beta, (n, T)))
     if not (norms > 0).all():
         raise InputError(message("`beta` has rows of zeros; wanted attention weights, which sum to 1."))
     rank, s = assumption_2(tokens), similarities(tokens)
@@ -125,6 +135,7 @@ def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
     )  # fmt: skip
 
 
+@formula(lambda0=AT_LEAST_ZERO, width=AT_LEAST_ONE, tau1=POSITIVE, mode=MODE)
 def chernoff_bound(lambda0: float, width: int, tau1: float, mode: Mode = "corrected") -> float:
     """`tau1^2 m lambda_0 / 4`, a lower bound on eigenvalues of F F^T for `F = tau1 relu(P W_V^T)`, m >> n / lambda_0.
 
@@ -133,10 +144,7 @@ def chernoff_bound(lambda0: float, width: int, tau1: float, mode: Mode = "correc
     >>> chernoff_bound(0.5, 64, 0.125), chernoff_bound(0.5, 64, 0.125, "paper")
     (0.125, 8.0)
     """
-    at_least_zero(lambda0=lambda0)
-    at_least_one(width=width)
-    positive(tau1=tau1)
-    return (1.0 if mode_of(mode) == "paper" else tau1 * tau1) * width * lambda0 / 4.0
+    return (1.0 if mode == "paper" else tau1 * tau1) * width * lambda0 / 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +163,7 @@ class AlphaPrediction:
     hermite: float
 
 
+@formula(width=AT_LEAST_ONE, variance=POSITIVE, tau1=POSITIVE)
 def predict_alpha(
     attended: ArrayLike, *, width: int, variance: float, tau1: float, block: int = BLOCK
 ) -> AlphaPrediction:
@@ -166,13 +175,14 @@ def predict_alpha(
     >>> predict_alpha([[[2.0]]], width=10, variance=1.0, tau1=1.0).value
     20.0
     """
-    at_least_one(width=width)
-    positive(variance=variance, tau1=tau1)
-    tokens = finite("attended", attended, ("n", "T", "d"))
+    tokens, e = ordinary(finite("attended", attended, ("n", "T", "d")))
     scale = tau1 * tau1 * width * variance
     value, error = _least_eigenvalue(pooled_expectation(tokens, block=block))
     hermite = 0.25 * least_singular_value(tokens.sum(axis=1)) ** 2
-    return AlphaPrediction(value=scale * value, error=scale * error, hermite=scale * hermite)
+    parts = {"value": scale * value, "error": scale * error, "hermite": scale * hermite}
+    found = {name: float(rescaled(part, 2 * e)) for name, part in parts.items()}
+    within_float64("attended", np.asarray(attended), "squares of such tokens", np.array(list(found.values())))
+    return AlphaPrediction(**found)
 
 
 def _least_eigenvalue(kernel: Array) -> tuple[float, float]:

@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import Mode, at_least_one, at_least_zero, mode_of, positive, share
+from attnlab.theory.encoder.checks import MODE, Mode
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula
 
 Init = Literal["lecun", "he", "ntk"]
 Scaling = Literal["sqrt", "linear"]
@@ -45,6 +46,16 @@ class RequiredWidth:
         return max(self.condition_2, self.condition_3, self.rest)
 
 
+@formula(
+    init=choice("lecun", "he", "ntk"),
+    scaling=choice("sqrt", "linear"),
+    N=AT_LEAST_ONE,
+    T=AT_LEAST_ONE,
+    d=AT_LEAST_ONE,
+    C_x=POSITIVE,
+    lambda0=AT_LEAST_ZERO,
+    mode=MODE,
+)
 def required_width(
     init: Init, scaling: Scaling, *, N: int, T: int, d: int, C_x: float, lambda0: float, mode: Mode = "corrected"
 ) -> RequiredWidth:
@@ -76,23 +87,14 @@ def required_width(
     >>> required_width("ntk", "linear", N=10, **sizes).order
     3
     """
-    if init not in ("lecun", "he", "ntk") or scaling not in ("sqrt", "linear"):
-        raise InputError(
-            message(f"`init` is {init!r} and `scaling` {scaling!r}; wanted 'lecun', 'he' or 'ntk', and 'sqrt' or "
-                    "'linear'.")
-        )  # fmt: skip
     if init == "ntk" and scaling == "sqrt":
         raise InputError(message("No theorem is about `init='ntk'` with `scaling='sqrt'`.", "scaling='linear'"))
-    at_least_one(N=N, T=T, d=d)
-    positive(C_x=C_x)
-    at_least_zero(lambda0=lambda0)
-    printed = mode_of(mode) == "paper"
+    printed = mode == "paper"
     if lambda0 == 0:
         second, third, rest = np.inf, np.inf, np.inf
     else:
-        sizes = (float(N), float(T), float(d), np.float64(C_x), np.float64(lambda0))
-        with np.errstate(over="ignore"):  # a width beyond all numbers is inf
-            second, third = (float(asked) for asked in _asked(init, scaling, *sizes, printed))
+        sizes = (np.float64(N), np.float64(T), np.float64(d), np.float64(C_x), np.float64(lambda0))
+        second, third = (float(asked) for asked in _asked(init, scaling, *sizes, printed))
         rest = max(float(d), float(N), N / lambda0)
     order = (1 if printed else 3) if init == "ntk" else {"sqrt": 3, "linear": 2}[scaling]
     return RequiredWidth(
@@ -122,6 +124,16 @@ def _flat(N: float, T: float, C_x: float, l0: float, through: float) -> float:
     return 4.0 / l0 * N * T**2 * (C_x**2 * (1.0 + through)) ** (2.0 / 3.0)
 
 
+@formula(
+    statement=choice(*STATEMENTS),
+    width=AT_LEAST_ONE,
+    N=AT_LEAST_ONE,
+    T=AT_LEAST_ONE,
+    d=AT_LEAST_ONE,
+    delta=SHARE,
+    c_hat=POSITIVE,
+    factor=POSITIVE,
+)
 def probability(
     statement: str, *, width: int, N: int, T: int, d: int, delta: float = 0.05, c_hat: float = 1.0, factor: float = 1.0
 ) -> float:
@@ -151,11 +163,6 @@ def probability(
     >>> round(probability("L15", width=1, N=101, T=10, d=1), 4)
     0.001
     """
-    if statement not in STATEMENTS:
-        raise InputError(message(f"`statement` is {statement!r}; wanted one of {', '.join(STATEMENTS)}."))
-    at_least_one(width=width, N=N, T=T, d=d)
-    share(delta=delta)
-    positive(c_hat=c_hat, factor=factor)
     start, small = float(np.exp(-0.5 * width)), float(np.exp(-float(d)))
     unlike = float(np.exp(-factor * float(N - 1) ** -c_hat / T)) if N > 1 else 0.0
     lost = {
@@ -165,6 +172,15 @@ def probability(
     return max(0.0, 1.0 - lost)
 
 
+@formula(
+    width=AT_LEAST_ONE,
+    N=AT_LEAST_ONE,
+    T=AT_LEAST_ONE,
+    d=AT_LEAST_ONE,
+    C_x=AT_LEAST_ZERO,
+    variance=POSITIVE,
+    delta=SHARE,
+)
 def lemma_16_error(
     width: float, *, N: int, T: int, d: int, C_x: float, variance: float = 1.0, delta: float = 0.05
 ) -> float:
@@ -176,14 +192,11 @@ def lemma_16_error(
     >>> round(lemma_16_error(10**6, N=2, T=2, d=4, C_x=1.0), 3)
     0.717
     """
-    at_least_one(width=width, N=N, T=T, d=d)
-    positive(variance=variance)
-    at_least_zero(C_x=C_x)
-    share(delta=delta)
     log = np.log(2.0 * d**2 * N**2 / delta)
     return float(8.0 * N * variance * C_x**4 * T**2 * d * np.sqrt(log / width))
 
 
+@formula(lambda_star=AT_LEAST_ZERO)
 def lemma_16_width(
     lambda_star: float, *, N: int, T: int, d: int, C_x: float, variance: float = 1.0, delta: float = 0.05
 ) -> float:
@@ -194,7 +207,6 @@ def lemma_16_width(
     >>> round(lemma_16_width(1.0, N=2, T=2, d=4, C_x=1.0))
     8228975
     """
-    at_least_zero(lambda_star=lambda_star)
     if lambda_star == 0:
         return np.inf
     return (4.0 * lemma_16_error(1, N=N, T=T, d=d, C_x=C_x, variance=variance, delta=delta) / lambda_star) ** 2

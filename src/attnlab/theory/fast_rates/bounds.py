@@ -23,10 +23,16 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from attnlab.data.tokens import Array
-from attnlab.errors import InputError, message
 from attnlab.theory.fast_rates.constants import RateConstants
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, flag, formula, numbers, of_class, or_infinite
+
+OF_RATES = of_class(RateConstants, "what al.theory.rate_constants returns")
+SHARES = numbers(above=0, below=1)
+ANY = numbers(infinite=True)
+TIMES = numbers(least=0, infinite=True)
 
 
+@formula(constants=OF_RATES, rule=choice("ngd", "gd"), corrected=flag)
 def largest_step(constants: RateConstants, rule: Literal["ngd", "gd"] = "ngd", *, corrected: bool = True) -> float:
     """The largest step size of Theorem 5, `log(2T - 1) / (2 B^2)`, or of Theorem 6, `log(2T - 1) / (B^4 zeta)`.
 
@@ -35,11 +41,10 @@ def largest_step(constants: RateConstants, rule: Literal["ngd", "gd"] = "ngd", *
     room = np.log(2.0 * constants.T - 1.0)
     if rule == "ngd":
         return float(room / (2.0 * constants.B**2))
-    if rule == "gd":
-        return float(room / (constants.B**4 * (constants.zeta if corrected else constants.zeta_printed)))
-    raise InputError(message(f"`rule` is {rule!r}; wanted 'ngd' or 'gd'."))
+    return float(room / (constants.B**4 * (constants.zeta if corrected else constants.zeta_printed)))
 
 
+@formula(constants=OF_RATES, step=AT_LEAST_ZERO, t=TIMES)
 def norm_bounds(constants: RateConstants, step: float, t: ArrayLike) -> tuple[Array, Array]:
     """Lemma 5, t >= 1: `step t / (4 B^2 Lambda) <= |W_t| <= 2 step max(1, 1 / (4 B^2 Lambda)) t`."""
     t = np.asarray(t, dtype=np.float64)
@@ -47,6 +52,7 @@ def norm_bounds(constants: RateConstants, step: float, t: ArrayLike) -> tuple[Ar
     return step * share * t, 2.0 * step * max(1.0, share) * t
 
 
+@formula(constants=OF_RATES, eps=SHARES, corrected=flag)
 def radius(constants: RateConstants, eps: ArrayLike, *, corrected: bool = True) -> Array:
     """R_eps of Lemma 7: from |W_t| >= R_eps on, `<-grad, W_mm>/|W_mm| >= (1 - eps) <-grad, W_t>/|W_t|`.
 
@@ -54,7 +60,7 @@ def radius(constants: RateConstants, eps: ArrayLike, *, corrected: bool = True) 
 
     Printed, the first logarithm is `log(4 n Upsilon T^3 / (B^2 Lambda eps))`: Eq. (36) has a factor upside down.
     """
-    eps_ = _share(eps)
+    eps_ = np.asarray(eps, dtype=np.float64)
     c = constants
     weight = 64.0 * c.condition if corrected else 4.0 / c.condition
     by_samples = np.log(weight * c.n * c.upsilon * c.T**3 / eps_)
@@ -62,13 +68,13 @@ def radius(constants: RateConstants, eps: ArrayLike, *, corrected: bool = True) 
     return 2.0 * c.Lambda / eps_ * np.maximum(by_samples, by_tokens)
 
 
+@formula(constants=OF_RATES, step=POSITIVE, corrected=flag)
 def first_time(constants: RateConstants, step: float, *, corrected: bool = True) -> float:
     """t_0 of Theorem 5: `max( (10 B Lambda / sqrt(step))^3, step T max(16 n Upsilon T^2, 5) / (20 Lambda) )`.
 
     Printed, the second part is `log(step T max(n Upsilon T^2 / (B^2 Lambda)^2, 5) / (20 Lambda))`: the proof asks for
     `log t >= log(...)`, that is t >= the argument, and the argument rests on the printed R_eps.
     """
-    _positive("step", step)
     c = constants
     by_eps = (10.0 * c.B * c.Lambda / np.sqrt(step)) ** 3
     samples = 16.0 * c.n * c.upsilon * c.T**2 if corrected else c.n * c.upsilon * c.T**2 / c.condition**2
@@ -76,6 +82,7 @@ def first_time(constants: RateConstants, step: float, *, corrected: bool = True)
     return float(max(by_eps, argument if corrected else np.log(argument)))
 
 
+@formula(constants=OF_RATES, step=POSITIVE, lag=ANY)
 def rate_constant(constants: RateConstants, step: float, *, lag: ArrayLike = 0.0) -> Array:
     """C of Theorem 5: `(4 B^2 Lambda / step) (lag + 2 B^2 Lambda (40 Lambda + step))`.
 
@@ -84,17 +91,18 @@ def rate_constant(constants: RateConstants, step: float, *, lag: ArrayLike = 0.0
         step: step size of normalized GD.
         lag: `|W_t0| - <W_t0, W_mm> / |W_mm|`, which is `|W_t0| (1 - cosine)`; never negative.
     """
-    _positive("step", step)
     c = constants
     return 4.0 * c.condition / step * (np.asarray(lag) + 2.0 * c.condition * (40.0 * c.Lambda + step))
 
 
+@formula(C=ANY, t=TIMES)
 def cosine_bound(C: ArrayLike, t: ArrayLike) -> Array:
     """`1 - C (log t)^2 / t`, the cosine of W_t and W_mm that Theorem 5 promises for t >= t_0. Below -1 it is empty."""
     t = np.asarray(t, dtype=np.float64)
     return 1.0 - np.asarray(C) * np.log(t) ** 2 / t
 
 
+@formula(constants=OF_RATES, step=POSITIVE, C=or_infinite, corrected=flag)
 def softmax_time(constants: RateConstants, step: float, C: float, *, corrected: bool = True) -> float:
     """From when on Lemma 8 speaks: t >= t_0 and `t / (log t)^2 >= 2^11 (B^2 Lambda)^4 C`.
 
@@ -112,16 +120,19 @@ def softmax_time(constants: RateConstants, step: float, C: float, *, corrected: 
     return float(max(t0, np.exp(-2.0 * lambertw(inner, -1).real)))
 
 
+@formula(constants=OF_RATES, step=AT_LEAST_ZERO, t=TIMES)
 def softmax_decay(constants: RateConstants, step: float, t: ArrayLike) -> Array:
     """The exponent of Lemma 8, `step t / (8 B^2 Lambda^2)`: (1 - phi) / phi is at most (T - 1) e^-decay."""
     return step * np.asarray(t, dtype=np.float64) / (8.0 * constants.condition * constants.Lambda)
 
 
+@formula(constants=OF_RATES, step=AT_LEAST_ZERO, t=TIMES)
 def softmax_bound(constants: RateConstants, step: float, t: ArrayLike) -> Array:
     """Lemma 8: the attention of every best token is at least `1 / (1 + (T - 1) exp(-step t / (8 B^2 Lambda^2)))`."""
     return 1.0 / (1.0 + (constants.T - 1.0) * np.exp(-softmax_decay(constants, step, t)))
 
 
+@formula(constants=OF_RATES, step=POSITIVE, eps=SHARE, norm=ANY, cosine=ANY, loss=ANY, corrected=flag)
 def descent_constant(
     constants: RateConstants,
     step: float,
@@ -138,13 +149,13 @@ def descent_constant(
 
     Printed, there is a factor `2 B^2 Lambda / step` in front and a minus before the last term.
     """
-    _positive("step", step)
-    share = 1.0 - float(_share(eps))
+    share = 1.0 - eps
     norm, cosine, loss = (np.asarray(a, dtype=np.float64) for a in (norm, cosine, loss))
     sign, front = (1.0, 1.0) if corrected else (-1.0, 2.0 * constants.condition / step)
     return front * (share * norm - cosine * norm + sign * share * 2.0 * step * loss)
 
 
+@formula(eps=AT_LEAST_ZERO, C=ANY, norm=ANY)
 def descent_bound(eps: float, C: ArrayLike, norm: ArrayLike) -> Array:
     """`1 - eps - C_eps / |W_t|`, the cosine that Theorem 6 promises once |W_t| >= max(R_eps, 1/2)."""
     return 1.0 - eps - np.asarray(C) / np.asarray(norm, dtype=np.float64)
@@ -170,11 +181,13 @@ class PolyakConstants:
     C0: float
     C1: float
 
+    @formula(lag=ANY)
     def C(self, lag: ArrayLike = 0.0) -> Array:
         """C of the bound `1 - C (log t)^2 / t`."""
         return self.C0 * (np.asarray(lag) + self.C1)
 
 
+@formula(constants=OF_RATES, step=POSITIVE, beta=SHARE, corrected=flag)
 def polyak_constants(constants: RateConstants, step: float, beta: float, *, corrected: bool = True) -> PolyakConstants:
     """Constants of Theorem 7 for the Polyak step `step (loss - least loss) / |gradient|^2` without a cap.
 
@@ -187,9 +200,6 @@ def polyak_constants(constants: RateConstants, step: float, beta: float, *, corr
     That is as printed. Corrected, eps_t carries the factor omega_2 ratio as the norm does: `40 Lambda omega_2 ratio` in
     C, and `(10 B Lambda)^3 (omega_2 ratio / step)^(3/2)` in t_0, whose second part has step / (omega_2 ratio) for step.
     """
-    _positive("step", step)
-    if not 0 < beta < 1:
-        raise InputError(message(f"`beta` is {beta}; wanted a share of attention between 0 and 1."))
     c = constants
     omega_1 = beta * (1.0 - beta) * c.least_gap / c.Lambda
     omega_2 = 0.5 * c.B**2 * c.largest_gap
@@ -201,15 +211,3 @@ def polyak_constants(constants: RateConstants, step: float, beta: float, *, corr
         omega_1=omega_1, omega_2=omega_2, ratio=ratio, first_time=t0, C0=4.0 * c.condition * slow / step, C1=C1,
         largest_step=omega_1 * largest_step(c),
     )  # fmt: skip
-
-
-def _positive(name: str, value: float) -> None:
-    if not (value > 0 and np.isfinite(value)):
-        raise InputError(message(f"`{name}` is {value}; wanted a finite number above 0."))
-
-
-def _share(eps: ArrayLike) -> Array:
-    found = np.asarray(eps, dtype=np.float64)
-    if not ((found > 0) & (found < 1)).all():
-        raise InputError(message(f"`eps` is {eps}; wanted numbers strictly between 0 and 1."))
-    return found

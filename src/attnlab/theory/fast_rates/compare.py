@@ -9,7 +9,9 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.checks import finite_array, instance, number, real_array, shown, whole, whole_array
 from attnlab.data.families import START_STREAM
+from attnlab.data.scale import matrix_lengths
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
@@ -79,8 +81,12 @@ def rates(
     >>> [round(row.fit.rate, 2) for row in table.rows]
     [0.44, 2.0]
     """
-    if not isinstance(tokens, Tokens):
-        raise InputError(message(f"`tokens` is a {type(tokens).__name__}; wanted al.Tokens."))
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    steps, record, seed = whole("steps", steps), whole("record", record), whole("seed", seed, 0)
+    if train_head is not None:
+        instance("train_head", train_head, bool, "True, False or None")
+    if fit_start is not None:
+        fit_start = number("fit_start", fit_start, above=0)
     wanted = _levels(levels)
     named = _named(rules)
     joint = any(getattr(rule, "name", None) in JOINT for rule in named.values()) if train_head is None else train_head
@@ -125,8 +131,11 @@ def time_to(steps: ArrayLike, misalignment: ArrayLike, level: float) -> Array:
     >>> time_to([1, 10, 100], [1.0, 0.1, 0.01], 0.98).round(9).tolist()
     [50.0]
     """
-    t, apart = np.asarray(steps, dtype=np.float64), np.atleast_2d(np.asarray(misalignment, dtype=np.float64))
-    limit = 1.0 - level
+    t, apart = finite_array("steps", steps), np.atleast_2d(real_array("misalignment", misalignment))
+    if t.ndim != 1 or not t.size or apart.shape[1:] != t.shape:
+        given = f"`misalignment` has shape {apart.shape} and `steps` {t.shape}"
+        raise InputError(message(f"{given}; wanted (R,) or (trials, R), and (R,)."))
+    limit = 1.0 - number("level", level, above=-1, below=1)
     there = apart <= limit
     k = there.argmax(-1)
     found = np.where(there.any(-1), t[k], np.inf)
@@ -213,10 +222,12 @@ def _decade_before(steps: NDArray[np.int64], stop: float) -> float:
 
 
 def _levels(levels: Sequence[float]) -> tuple[float, ...]:
-    found = tuple(float(level) for level in levels)
-    if not found or not all(-1 < level < 1 for level in found):
-        raise InputError(message(f"`levels` is {levels!r}; wanted cosines between -1 and 1.", "levels=(0.9, 0.99)"))
-    return found
+    found = finite_array("levels", levels)
+    if found.ndim != 1 or not found.size or not (np.abs(found) < 1).all():
+        raise InputError(
+            message(f"`levels` is {shown(levels)}; wanted cosines between -1 and 1.", "levels=(0.9, 0.99)")
+        )
+    return tuple(float(level) for level in found)
 
 
 def _named(rules: Any) -> dict[str, Any]:
@@ -227,6 +238,8 @@ def _named(rules: Any) -> dict[str, Any]:
         named = {str(name): rule for name, rule in rules.items()}
     elif hasattr(rules, "update") and hasattr(rules, "init"):
         raise InputError(message("`rules` is one rule; wanted a list of them, or name -> rule.", "rules=[al.ngd(0.1)]"))
+    elif not isinstance(rules, Sequence) or isinstance(rules, str):
+        raise InputError(message(f"`rules` is {shown(rules)}; wanted a list of rules.", "rules=[al.ngd(0.1)]"))
     else:
         short = [_short(rule) for rule in rules]
         named = {text if short.count(text) == 1 else f"{text} #{i}": rule
@@ -235,14 +248,14 @@ def _named(rules: Any) -> dict[str, Any]:
         raise InputError(message("`rules` is empty; wanted at least one rule.", "rules=None takes the usual ones"))
     for name, rule in named.items():
         if not (hasattr(rule, "init") and hasattr(rule, "update")):
-            raise InputError(message(f"`rules` has {rule!r} for {name!r}; wanted a step rule.", "al.ngd(0.1)"))
+            raise InputError(message(f"`rules` has {shown(rule)} for {name!r}; wanted a step rule.", "al.ngd(0.1)"))
     return named
 
 
 def _short(rule: Any) -> str:
     """`ngd(0.025, cap=100)`: the step, and a cap if there is one."""
     settings = getattr(rule, "settings", None)
-    if settings is None:
+    if not isinstance(settings, Mapping):
         return type(rule).__name__
     parts = [f"{settings['step']:g}"] if "step" in settings else [f"constant={settings.get('constant', 0):g}"]
     parts += [f"cap={settings['cap']:g}"] if np.isfinite(settings.get("cap", np.inf)) else []
@@ -262,17 +275,19 @@ def _usual(constants: Sequence[Any], joint: bool) -> dict[str, Any]:
 
 def _selection(tokens: Tokens, selected: ArrayLike | None, joint: bool) -> NDArray[np.intp]:
     if selected is not None:
-        return np.asarray(selected)
+        return whole_array("selected", selected, "the number of a token for each query")
     if joint and "planted" in tokens.info:
         return np.asarray(tokens.info["planted"])
     if tokens.v is None:
-        raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `selected=`"))
+        raise InputError(message("`tokens` have no `v` to tell the best token by.", "pass `selected=`"))
     return optimal_tokens(tokens)
 
 
 def _solved(tokens: Tokens, chosen: NDArray[np.intp]) -> list[MarginSolution]:
     if tokens.T == 1:
-        raise InputError(message("Every sequence has one token; W has nothing to separate, and no rate.", "use T >= 2"))
+        raise InputError(
+            message("`tokens` have one token per sequence; W has nothing to separate, and no rate.", "use T >= 2")
+        )
     if tokens.trials is None:
         return [solve_margin(tokens, chosen)]
     solutions = list(solve_margins(tokens, chosen))
@@ -296,8 +311,12 @@ def _spread(start: Any, d: int) -> float:
     """Deviation of the entries of W(0), the largest over trials."""
     if isinstance(start, str):
         return {"zeros": 0.0, "gaussian": 1.0, "uniform": 1.0 / np.sqrt(3.0 * d)}.get(start, np.inf)
-    W = np.asarray(start["W"] if isinstance(start, Mapping) else start, dtype=np.float64)
-    return float(np.linalg.norm(W, axis=(-2, -1)).max() / d)
+    if isinstance(start, Mapping) and "W" not in start:
+        return np.inf  # of K and Q no theorem speaks
+    W = finite_array("init", start["W"] if isinstance(start, Mapping) else start)
+    if W.ndim < 2 or not W.size:
+        raise InputError(message(f"`init` has shape {W.shape}; wanted W of shape ({d}, {d})."))
+    return float(matrix_lengths(W).max() / d)
 
 
 def _head(tokens: Tokens, chosen: NDArray[np.intp]) -> Array:

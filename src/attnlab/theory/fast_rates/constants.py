@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.data.selection import optimal_tokens, scores
+from attnlab.checks import number
+from attnlab.data.scale import lengths, ordinary, rescaled
+from attnlab.data.selection import optimal_tokens
 from attnlab.data.span import in_span
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, linear_margin, solve_margin
-from attnlab.theory.geometry import belongs, one_data_set
+from attnlab.theory.formula import formula
+from attnlab.theory.geometry import Leads, belongs, one_data_set
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -23,7 +26,8 @@ class RateConstants:
         Lambda: |W_mm|, one over the best margin; inf where no W separates the best tokens.
         B: largest norm of a visible token or query.
         gaps: gap_i, (n,); NaN where a query sees one token.
-        kappa_plus, kappa_minus: e^(largest gap), e^(least gap).
+        kappa_plus, kappa_minus: e^(largest gap), e^(least gap); these and what follows are inf where they are larger
+            than any float64 number, as for gaps beyond 709.
         upsilon: `kappa_plus log(kappa_plus) / log(kappa_minus)`, as in the main text.
         upsilon_proof: `(largest gap / least gap) e^(max_i gamma_i,opt - min_i low_i)`, what Eq. (22) in the proof of
             Lemma 3 needs; never below `upsilon`.
@@ -67,6 +71,7 @@ class RateConstants:
         return float(np.nanmin(self.gaps))
 
     @property
+    @formula()
     def condition(self) -> float:
         """`B^2 Lambda`, at least 1/2 by Cauchy-Schwarz."""
         return self.B**2 * self.Lambda
@@ -100,14 +105,17 @@ def rate_constants(tokens: Tokens, *, solution: MarginSolution | None = None) ->
     compares = visible.sum(-1) > 1
     if not compares.any():
         raise InputError(
-            message("Every query sees one token; the constants compare the best token with others.", "use T >= 2")
+            message("`tokens` let every query see one token; the constants compare the best with others.", "use T >= 2")
         )
-    gamma = scores(tokens)
+    leads = Leads.of(tokens, None)
+    unit = int(np.max(leads.exponent))  # not 0 only for scores too faint for float64
+    gamma = rescaled(leads.gamma, leads.exponent - unit)
     best, count = optimal_tokens(tokens, return_ties=True)
     top = np.take_along_axis(gamma, best[:, None], axis=-1)[:, 0]
     other = visible & (np.arange(tokens.T) != best[:, None])
     low = np.where(other, gamma, np.inf).min(-1)
-    gaps = np.where(compares, top - low, np.nan)
+    unit_gaps = np.where(compares, top - np.where(compares, low, 0.0), np.nan)
+    top, low, gaps = (rescaled(part, unit) for part in (top, low, unit_gaps))
     if solution is None:
         solution = _solved(tokens, best)
     else:
@@ -115,21 +123,45 @@ def rate_constants(tokens: Tokens, *, solution: MarginSolution | None = None) ->
         if solution.norm != "frobenius":
             raise InputError(message(f"`solution` is for the {solution.norm} norm; wanted the Frobenius one."))
     largest, least = float(np.nanmax(gaps)), float(np.nanmin(gaps))
-    ratio = largest / least if least > 0 else np.inf
     high, bottom = top[compares], low[compares]
-    with np.errstate(over="ignore"):  # scores beyond 700 have no finite exponential
+    with np.errstate(over="ignore", under="ignore"):  # scores beyond 700 have no finite exponential
+        ratio = float(np.nanmax(unit_gaps) / np.nanmin(unit_gaps)) if np.nanmin(unit_gaps) > 0 else np.inf
         kappa_plus, kappa_minus = float(np.exp(largest)), float(np.exp(least))
-        proof = ratio * float(np.exp(high.max() - bottom.min()))
-        printed = ratio * float(np.exp(high.min() - bottom.max()))
-        zeta, zeta_printed = (largest * float(np.exp(-edge)) for edge in (bottom.min(), bottom.max()))
-    lengths = np.linalg.norm(tokens.x, axis=-1)[visible]
+        upsilon = _times(ratio, kappa_plus)
+        proof = _times(ratio, float(np.exp(high.max() - bottom.min())))
+        printed = _times(ratio, float(np.exp(high.min() - bottom.max())))
+        zeta, zeta_printed = (_zeta(largest, float(edge)) for edge in (bottom.min(), bottom.max()))
+    B = float(max(lengths(tokens.x)[visible].max(), lengths(tokens.z).max()))
+    if not np.isfinite(B):
+        raise InputError(message("`tokens` have lengths beyond float64, which ends at 1.8e308.", "divide them by 2^10"))
     return RateConstants(
-        Lambda=1.0 / solution.margin if solution.margin > 0 else np.inf,
-        B=float(max(lengths.max(), np.linalg.norm(tokens.z, axis=-1).max())),
-        gaps=gaps, kappa_plus=kappa_plus, kappa_minus=kappa_minus, upsilon=ratio * kappa_plus, upsilon_proof=proof,
+        Lambda=_norm_of(solution),
+        B=B,
+        gaps=gaps, kappa_plus=kappa_plus, kappa_minus=kappa_minus, upsilon=upsilon, upsilon_proof=proof,
         upsilon_printed=printed, zeta=zeta, zeta_printed=zeta_printed, head_margin=_head_margin(tokens, best),
         n=tokens.n, T=tokens.T, d=dimension(tokens), tied=int((count > 1).sum()),
     )  # fmt: skip
+
+
+def _times(ratio: float, exponential: float) -> float:
+    """Their product; inf where the ratio is, however small the exponential."""
+    return np.inf if np.isinf(ratio) else ratio * exponential
+
+
+def _zeta(gap: float, low: float) -> float:
+    """gap e^-low; 0 where all scores are the same, however low they are."""
+    return gap * float(np.exp(-low)) if gap > 0 else 0.0
+
+
+def _norm_of(solution: MarginSolution) -> float:
+    """|W_mm|, inf where there is none."""
+    if not solution.margin > 0:
+        return np.inf
+    norm = 1.0 / solution.margin
+    if not np.isfinite(norm):
+        problem = f"`tokens` have a margin of {solution.margin:.1e}, one over which is beyond float64"
+        raise InputError(message(f"{problem}.", "scale the tokens by a; W then scales by 1 / a"))
+    return norm
 
 
 def one_query(tokens: Tokens) -> Tokens:
@@ -144,7 +176,8 @@ def one_query(tokens: Tokens) -> Tokens:
 
 def dimension(tokens: Tokens) -> int:
     """d of the data, before `in_span` if they went through it."""
-    return int(tokens.info.get("dimension", tokens.d))
+    given = tokens.info.get("dimension", tokens.d)
+    return int(number("info['dimension']", given, least=1))
 
 
 def _solved(tokens: Tokens, best: NDArray[np.intp]) -> MarginSolution:
@@ -154,6 +187,7 @@ def _solved(tokens: Tokens, best: NDArray[np.intp]) -> MarginSolution:
 
 
 def _head_margin(tokens: Tokens, best: NDArray[np.intp]) -> float:
-    points = np.take_along_axis(tokens.x, best[:, None, None], axis=1)[:, 0]
+    # The margin scales as the points do; its multipliers, which nobody asks for here, might leave float64.
+    points, power = ordinary(np.take_along_axis(tokens.x, best[:, None, None], axis=1)[:, 0])
     found = linear_margin(points, tokens.y)
-    return found.margin if found.separable else 0.0
+    return float(rescaled(found.margin, power)) if found.separable else 0.0

@@ -11,212 +11,39 @@ from them. Bounds are plain functions of a model, the step size eta and a time t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from attnlab.data.tokens import Array, Tokens
-from attnlab.errors import InputError, message
-from attnlab.theory.assumptions import AssumptionCheck
+from attnlab.data.tokens import Array
+from attnlab.theory.fast_rates.jointmodel import (
+    LOSS_RATIO as LOSS_RATIO,
+    LOSS_RATIO_NEEDED as LOSS_RATIO_NEEDED,
+    OF_MODEL,
+    JointModel as JointModel,
+    condition_1 as condition_1,
+    near_orthogonality as near_orthogonality,
+    separation as separation,
+)
+from attnlab.theory.formula import (
+    AT_LEAST_ZERO,
+    NUMBER,
+    POSITIVE,
+    SHARE,
+    choice,
+    flag,
+    formula,
+    numbers,
+)
 
-# Largest ratio of two samples' losses that Lemma 11 allows: as printed, and as its second case needs.
-LOSS_RATIO, LOSS_RATIO_NEEDED = 24.0, 48.0
 # Sums of (s + 1)^-p are taken term by term up to here, then by the Euler-Maclaurin formula.
 SUMMED = 1000
+TIMES = numbers(least=0, infinite=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JointModel:
-    """The numbers of the data model, and the constants of Appendix B.
-
-    Attributes:
-        n, d: sequences and dimension.
-        alpha, rho: size of the planted token over that of the others, and deviation of the others.
-        delta: probability with which the data may be unusual.
-
-    >>> round(JointModel(n=10, d=100, alpha=3.0, rho=0.1).B, 3)
-    3.674
-    """
-
-    n: int
-    d: float
-    alpha: float
-    rho: float
-    delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("n", "d", "alpha", "rho"):
-            if not getattr(self, name) > 0:
-                raise InputError(message(f"`{name}` is {getattr(self, name)}; wanted a positive number."))
-        if not 0 < self.delta < 1:
-            raise InputError(message(f"`delta` is {self.delta}; wanted a probability between 0 and 1."))
-
-    @classmethod
-    def of(
-        cls, tokens: Tokens, *, planted: ArrayLike | None = None, d: float | None = None, delta: float = 0.1
-    ) -> JointModel:
-        """A model with alpha and rho read from the mean squared lengths of the tokens.
-
-        Args:
-            tokens: data, with or without a trial axis.
-            planted: which token is the planted one; default `info["planted"]`.
-            d: dimension that the tokens come from; default `info["dimension"]`, or that of the tokens.
-            delta: as in the class.
-        """
-        d = float(tokens.info.get("dimension", tokens.d)) if d is None else d
-        lead, others = _parts(tokens, planted)
-        rho = float(np.sqrt(np.mean(np.sum(others**2, -1)) / d))
-        return cls(n=tokens.n, d=d, alpha=float(np.sqrt(np.mean(np.sum(lead**2, -1)) / d)) / rho, rho=rho, delta=delta)
-
-    @property
-    def B(self) -> float:
-        """alpha rho sqrt(1.5 d), the bound on token lengths."""
-        return self.alpha * self.rho * float(np.sqrt(1.5 * self.d))
-
-    @property
-    def log_term(self) -> float:
-        """log(10 n^2 / delta)."""
-        return float(np.log(10 * self.n**2 / self.delta))
-
-    @property
-    def omega_0(self) -> float:
-        """13 (B or 1)^5 (B or d), whichever is larger."""
-        return 13 * max(self.B, 1.0) ** 5 * max(self.B, self.d)
-
-    @property
-    def omega_1(self) -> float:
-        """(alpha rho / 8) sqrt(d / n), of the gradient bound."""
-        return self.alpha * self.rho / 8 * float(np.sqrt(self.d / self.n))
-
-    @property
-    def omega_2(self) -> float:
-        """(alpha rho / n) sqrt(log(10 n^2 / delta)), of the score gap."""
-        return self.alpha * self.rho / self.n * float(np.sqrt(self.log_term))
-
-    def omega(self, norm_u: ArrayLike) -> Array:
-        """omega(theta) = omega_0 (|u| or 1)^2, of the curvature bound."""
-        return self.omega_0 * np.maximum(norm_u, 1.0) ** 2
-
-    @property
-    def step_caps(self) -> dict[str, float]:
-        """The four caps of Condition 2 on the step size, by formula."""
-        a, r, n, B = self.alpha, self.rho, self.n, self.B
-        return {
-            "1/(18 alpha^2 rho^2 d)": 1 / (18 * (a * r) ** 2 * self.d),
-            "alpha rho/(160 n)": a * r / (160 * n),
-            "log(2)/(3 B)": float(np.log(2)) / (3 * B),
-            "B/(128 omega_0 sqrt(1.5 n))": B / (128 * self.omega_0 * float(np.sqrt(1.5 * n))),
-        }
-
-    def least_dimension(self, constant: float = 1.0) -> float:
-        """constant * alpha^4 n^4 log(10 n^2 / delta)."""
-        return constant * (self.alpha * self.n) ** 4 * self.log_term
-
-    def proof_dimension(self, loss_ratio: float = LOSS_RATIO_NEEDED) -> float:
-        """(2^10 C alpha^2 n^2)^2 log(10 n^2 / delta): what the proof of Lemma 11 asks of d."""
-        return (2**10 * loss_ratio * (self.alpha * self.n) ** 2) ** 2 * self.log_term
-
-
-def condition_1(
-    model: JointModel,
-    step: float,
-    *,
-    form: Literal["complete", "main", "proof"] = "complete",
-    constant: float = 1.0,
-    start: float = 0.0,
-) -> AssumptionCheck:
-    """Condition 1 in its main-text form, in the complete form (Condition 2), or as the proofs use it.
-
-    Args:
-        model: the data model.
-        step: eta.
-        form: "complete"; "main" has one cap on the step, with the constant 2038 that its last cap implies; "proof" is
-            complete, with what the proofs ask of d and eta in place of the absolute constant.
-        constant: the absolute constant in `d >= constant alpha^4 n^4 log(10 n^2/delta)`, which the paper leaves open.
-        start: norm of the initial weights.
-
-    Returns:
-        `slack` is the least ratio of what there is to what is wanted; it holds from 1 on. Evidence: `ratios`, that
-        ratio for each part.
-
-    >>> fig3 = JointModel(n=10, d=100, alpha=3.0, rho=0.1)
-    >>> condition_1(fig3, 0.002).holds
-    False
-    """
-    dimension = model.proof_dimension() if form == "proof" else model.least_dimension(constant)
-    if form == "main":
-        caps = {"1/(C_2 sqrt(n) B^4 (B or d))": 1 / (2038 * np.sqrt(model.n) * model.B**4 * max(model.B, model.d))}
-    else:
-        caps = model.step_caps
-    if form == "proof":
-        caps["alpha rho/(480 n B^3)"] = model.alpha * model.rho / (480 * model.n * model.B**3)
-    ratios = {
-        "zero start": np.inf if start == 0 else 0.0,
-        "alpha / 6": model.alpha / 6,
-        "d / least d": model.d / dimension,
-        "B / 1": model.B,
-        "n / 2": model.n / 2,
-        **{f"{name} / eta": cap / step for name, cap in caps.items()},
-    }
-    ratios = {name: float(ratio) for name, ratio in ratios.items()}
-    slack = min(ratios.values())
-    return AssumptionCheck(name=f"Condition 1 ({form})", holds=slack >= 1, slack=slack, evidence={"ratios": ratios})
-
-
-def near_orthogonality(
-    tokens: Tokens, model: JointModel, *, planted: ArrayLike | None = None, within_samples: bool = False
-) -> dict[str, Array]:
-    """The five events of Lemma 9, each as the least ratio of bound to value: at least 1 where the event happens.
-
-    Args:
-        tokens: data, with or without a trial axis.
-        model: its data model.
-        planted: which token is the planted one; default `info["planted"]`.
-        within_samples: also compare the planted token with others of its own sequence in E5, as later proofs do.
-
-    Returns:
-        "E1" to "E5", each of shape () or (trials,). Of two samples at least.
-    """
-    lead, others = _parts(tokens, planted)  # (..., n, d) and (..., n, T-1, d)
-    q = 2 * model.rho**2 * np.sqrt(model.d * model.log_term)
-    apart = ~np.eye(tokens.n, dtype=bool)
-    a, size = model.alpha, model.rho**2 * model.d
-
-    def norms(x: Array, scale: float, axes: tuple[int, ...]) -> Array:
-        squared = np.sum(x**2, -1) / (scale * size)
-        return np.minimum(squared.min(axes) / 0.5, 1.5 / squared.max(axes))
-
-    def products(values: Array, bound: float, used: np.ndarray, axes: tuple[int, ...]) -> Array:
-        with np.errstate(divide="ignore"):  # orthogonal tokens: inf
-            return bound / np.where(used, np.abs(values), 0.0).max(axes)
-
-    both = lead @ np.swapaxes(lead, -1, -2)
-    rest = np.einsum("...isd,...jtd->...ijst", others, others)
-    mixed = np.einsum("...id,...jtd->...ijt", lead, others)
-    return {
-        "E1": norms(lead, a**2, (-1,)),
-        "E2": norms(others, 1.0, (-2, -1)),
-        "E3": products(both, a**2 * q, apart, (-2, -1)),
-        "E4": products(rest, q, apart[..., None, None], (-4, -3, -2, -1)),
-        "E5": products(mixed, a * q, (apart | within_samples)[..., None], (-3, -2, -1)),
-    }
-
-
-def separation(tokens: Tokens, model: JointModel, *, planted: ArrayLike | None = None) -> Array:
-    """Lemma 12: the least `<y_j (x_opt + x_t), u/|u|>` with `u = sum_i y_i x_opt`, over `(alpha rho/4) sqrt(d/n)`.
-
-    At least 1 where the lemma holds; shape () or (trials,).
-    """
-    lead, others = _parts(tokens, planted)
-    u = np.einsum("...i,...id->...d", tokens.y, lead)
-    u = u / np.linalg.norm(u, axis=-1, keepdims=True)
-    values = tokens.y[..., None] * np.einsum("...jtd,...d->...jt", lead[..., None, :] + others, u)
-    return values.min((-2, -1)) / (model.alpha * model.rho / 4 * np.sqrt(model.d / model.n))
-
-
+@formula(t=TIMES, power=NUMBER)
 def decayed_sum(t: ArrayLike, power: float = 2 / 3) -> Array:
     """`sum_{s<t} (s+1)^-power` for whole t of any size.
 
@@ -232,6 +59,7 @@ def decayed_sum(t: ArrayLike, power: float = 2 / 3) -> Array:
     return np.where(t <= SUMMED, first[np.minimum(t, SUMMED).astype(int)], first[-1] + grown + ends)
 
 
+@formula(step=POSITIVE, t=TIMES, summed=flag, power=NUMBER)
 def head_norm_bound(step: float, t: ArrayLike, *, summed: bool = False, power: float = 2 / 3) -> Array:
     """Lemma 10: `|u_t| <= eta sum_{s<t} (s+1)^-p <= eta t^(1-p) / (1-p)`, the sum or what it is at most."""
     if summed:
@@ -239,6 +67,7 @@ def head_norm_bound(step: float, t: ArrayLike, *, summed: bool = False, power: f
     return step * np.asarray(t, dtype=float) ** (1 - power) / (1 - power)
 
 
+@formula(model=OF_MODEL, step=POSITIVE, t=TIMES, Lambda=numbers(above=0, infinite=True), corrected=flag)
 def attention_norm_bounds(
     model: JointModel, step: float, t: ArrayLike, Lambda: ArrayLike, *, corrected: bool = False
 ) -> tuple[Array, Array]:
@@ -255,21 +84,25 @@ def attention_norm_bounds(
     return step * lower / (2 * model.B**2 * np.asarray(Lambda)), step * upper
 
 
+@formula(model=OF_MODEL, step=POSITIVE, t=TIMES)
 def score_gap_bound(model: JointModel, step: float, t: ArrayLike) -> Array:
     """Lemma 11: every `gamma_opt - gamma_t` is at least `eta omega_2 sum_{s<t} (s+1)^-2/3` (printed with t for s)."""
     return step * model.omega_2 * decayed_sum(t)
 
 
+@formula(model=OF_MODEL, step=POSITIVE)
 def log_segment_bound(model: JointModel, step: float) -> float:
     """Lemma 13: between two iterates log L changes by at most `6 eta^2 B^3 + eta B`, which is at most log 8."""
     return 6 * step**2 * model.B**3 + step * model.B
 
 
+@formula(model=OF_MODEL, norm_u=numbers(least=0), next_norm_u=numbers(least=0))
 def curvature_bound(model: JointModel, norm_u: ArrayLike, next_norm_u: ArrayLike) -> Array:
     """Lemma 13: between two iterates `|hess L| <= 8 max(omega(theta_t), omega(theta_t+1)) L(theta_t)`; this over L."""
     return 8 * np.maximum(model.omega(norm_u), model.omega(next_norm_u))
 
 
+@formula(B=numbers(least=0), d=POSITIVE, norm_u=numbers(least=0))
 def output_bounds(B: ArrayLike, d: int, norm_u: ArrayLike) -> Mapping[str, Array]:
     """Equations (51) to (53) and what follows them, for tokens of length at most B.
 
@@ -285,6 +118,7 @@ def output_bounds(B: ArrayLike, d: int, norm_u: ArrayLike) -> Mapping[str, Array
     }
 
 
+@formula(model=OF_MODEL, step=POSITIVE, t=TIMES, summed=flag, halved=flag)
 def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool = False, halved: bool = True) -> Array:
     """Theorems 2 and 8: `log L(theta_t) <= -(eta omega_1 / 2) t^(1/3)`, with log L(theta_0) = 0, for t >= 1.
 
@@ -296,6 +130,7 @@ def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool
     return -pace * grown
 
 
+@formula(model=OF_MODEL, Lambda=POSITIVE, epsilon=POSITIVE, loss_ratio=POSITIVE, corrected=flag)
 def radius(
     model: JointModel, Lambda: float, epsilon: float, *, loss_ratio: float = LOSS_RATIO, corrected: bool = False
 ) -> float:
@@ -307,6 +142,7 @@ def radius(
     return 2 * Lambda / epsilon * max(np.log(4 * ratio / epsilon), 5 * np.log(40 * model.B**2 * Lambda / epsilon))
 
 
+@formula(model=OF_MODEL, step=POSITIVE, Lambda=POSITIVE, epsilon=POSITIVE, loss_ratio=POSITIVE, corrected=flag)
 def log_alignment_time(
     model: JointModel,
     step: float,
@@ -322,6 +158,17 @@ def log_alignment_time(
     return max((10 * model.B * Lambda) ** 2 / step * root * epsilon ** (-4 / 3), model.B**2 * Lambda / step)
 
 
+@formula(
+    model=OF_MODEL,
+    step=POSITIVE,
+    Lambda=POSITIVE,
+    epsilon=SHARE,
+    norm=POSITIVE,
+    cosine=NUMBER,
+    loss=AT_LEAST_ZERO,
+    log_time=NUMBER,
+    corrected=flag,
+)
 def alignment_constant(
     model: JointModel,
     step: float,
@@ -349,6 +196,14 @@ def alignment_constant(
     return front * (1 - epsilon) * norm * (1 - cosine / (1 - epsilon) - 2 * step * loss / norm)
 
 
+@formula(
+    model=OF_MODEL,
+    step=POSITIVE,
+    log_t=numbers(infinite=True),
+    Lambda=POSITIVE,
+    gamma=NUMBER,
+    form=choice("main", "appendix", "corrected"),
+)
 def margin_bound(
     model: JointModel,
     step: float,
@@ -369,6 +224,7 @@ def margin_bound(
     return gamma / 4 - length * expit(p if form == "appendix" else -p)
 
 
+@formula(log_time=NUMBER, constant=AT_LEAST_ZERO, model=OF_MODEL, Lambda=POSITIVE, epsilon=POSITIVE)
 def log_margin_time(log_time: float, constant: float, model: JointModel, Lambda: float, epsilon: float) -> float:
     """log of the time from which on Theorems 4 and 10 are claimed: of t_eps and exp(C (1/eps or (8 B^2 Lambda)^4))."""
     return max(log_time, constant * max(1 / epsilon, (8 * model.B**2 * Lambda) ** 4))
@@ -377,17 +233,3 @@ def log_margin_time(log_time: float, constant: float, model: JointModel, Lambda:
 def _weight_ratio(model: JointModel, Lambda: float, loss_ratio: float, corrected: bool) -> float:
     printed = loss_ratio * model.n**2 * float(np.sqrt(2 * model.d / model.log_term))
     return 7 * model.B**2 * Lambda * printed if corrected else printed
-
-
-def _parts(tokens: Tokens, planted: ArrayLike | None) -> tuple[Array, Array]:
-    """Planted tokens (..., n, d) and the others (..., n, T - 1, d)."""
-    if planted is None:
-        if "planted" not in tokens.info:
-            raise InputError(message("These tokens do not say which one is planted.", "pass `planted=`"))
-        planted = tokens.info["planted"]
-    given = np.asarray(planted)
-    if given.shape != tokens.x.shape[:-2]:
-        raise InputError(message(f"`planted` has shape {given.shape}; wanted {tokens.x.shape[:-2]}."))
-    is_planted = np.arange(tokens.T) == given[..., None]
-    lead = np.take_along_axis(tokens.x, given[..., None, None], axis=-2)[..., 0, :]
-    return lead, tokens.x[~is_planted].reshape(*given.shape, tokens.T - 1, tokens.d)

@@ -6,17 +6,19 @@ from dataclasses import asdict
 
 import numpy as np
 
+from attnlab.checks import instance, number
 from attnlab.data.products import orthogonality_ratios
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Tokens
-from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution
 from attnlab.theory.assumptions import AssumptionCheck, assumption_b2
 from attnlab.theory.fast_rates.constants import RateConstants, one_query, rate_constants
+from attnlab.theory.formula import formula
 
 # The spectral norm of a d x d Gaussian is at most C (2 sqrt(d) + sqrt(log(2 / delta))) deviations with C = sqrt(2);
 # Lemma 2 calls 6 C its absolute constant C'.
 SPECTRAL = 6.0 * np.sqrt(2.0)
+KNOWN = (RateConstants, "what al.theory.rate_constants returns")
 
 
 def assumption_1(tokens: Tokens, *, constants: RateConstants | None = None) -> AssumptionCheck:
@@ -40,11 +42,11 @@ def assumption_1(tokens: Tokens, *, constants: RateConstants | None = None) -> A
     AssumptionCheck(1 holds, slack=inf)
     """
     one_query(tokens)
-    known = rate_constants(tokens) if constants is None else constants
+    known = rate_constants(tokens) if constants is None else instance("constants", constants, *KNOWN)
     best, count = optimal_tokens(tokens, return_ties=True)
     factor = 4.0 * known.n * known.upsilon * known.T
     found = orthogonality_ratios(tokens, best, factor)
-    share = known.upsilon / known.upsilon_proof if np.isfinite(known.upsilon_proof) else 0.0
+    share = known.upsilon / known.upsilon_proof if 0 < known.upsilon_proof < np.inf else 0.0
     vacuous = not np.isfinite(found.printed)
     evidence = {
         **asdict(found), "extra": found.extra, "factor": factor, "tied": int((count > 1).sum()),
@@ -103,17 +105,21 @@ def initialization(
     >>> round(initialization(al.data.two_tokens(), 0.0, 0.1).evidence["by_norm"], 6)
     0.00625
     """
-    for name, value in (("scale", scale), ("step", step)):
-        if not (value >= 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number at least 0."))
-    if not k > 1:
-        raise InputError(message(f"`k` is {k}; wanted more than 1."))
-    known = rate_constants(tokens, solution=solution) if constants is None else constants
-    by_attention = np.log((k * known.T - 1.0) / (known.T - 1.0)) / (SPECTRAL * known.B**2 * np.sqrt(known.d))
-    by_norm = step / (8.0 * known.Lambda * known.B**2 * known.d)
+    one_query(tokens)
+    scale, step, k = number("scale", scale, least=0), number("step", step, least=0), number("k", k, above=1)
+    known = rate_constants(tokens, solution=solution) if constants is None else instance("constants", constants, *KNOWN)
+    by_attention, by_norm = _largest_scales(known, step, k)
     largest = float(min(by_attention, by_norm))
     slack = largest / scale if scale > 0 else np.inf
     return AssumptionCheck(
         name="small start", holds=slack >= 1, slack=slack,
         evidence={"largest_scale": largest, "by_attention": float(by_attention), "by_norm": float(by_norm)},
     )  # fmt: skip
+
+
+@formula()
+def _largest_scales(known: RateConstants, step: float, k: float) -> tuple[float, float]:
+    """The two parts of the minimum; inf where all tokens are zero, 0 where nothing separates them."""
+    by_attention = np.log((k * known.T - 1.0) / (known.T - 1.0)) / (SPECTRAL * known.B**2 * np.sqrt(float(known.d)))
+    norm = 8.0 * known.Lambda * known.B**2 * known.d
+    return float(by_attention), 0.0 if np.isinf(known.Lambda) or step == 0 else float(step / norm)

@@ -16,17 +16,22 @@ those of the paper or the sharper ones, which do not grow with the dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from attnlab.checks import finite_array, one_of, whole
+from attnlab.data.scale import lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, flag, formula, keep, of_class
 
 Decoder = Literal["full", "pooling", "last"]
 
 # Head requirements of the paper, sqrt(H) >= c sqrt(T d) R^3 (3 sqrt(d) R^2 (3 D + g) + 1) D^2, have one of these c.
 TRAINING, GENERALIZATION = 36.0, 256.0
+# Rounds of a search that has settled long before.
+MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,30 +55,30 @@ class Shape:
     sharp: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("T", "d"):
-            if getattr(self, name) < 1:
-                raise InputError(message(f"`{name}` is {getattr(self, name)}; wanted at least 1."))
-        if not (self.R >= 1 and np.isfinite(self.R)):
-            raise InputError(message(f"`R` is {self.R}; wanted a finite number at least 1.", "R = max(1, norms)"))
-        if self.decoder not in ("full", "pooling", "last"):
-            raise InputError(message(f"`decoder` is {self.decoder!r}; wanted 'full', 'pooling' or 'last'."))
+        keep(self, T=AT_LEAST_ONE, d=AT_LEAST_ONE, R=AT_LEAST_ONE)
+        one_of("decoder", self.decoder, ("full", "pooling", "last"))
+        flag("sharp", self.sharp)
 
     @classmethod
     def of(cls, x: Array, *, decoder: Decoder = "full", sharp: bool = False) -> Shape:
         """The shape of given tokens, (..., T, d), with R their largest norm, or 1 if that is less."""
-        R = max(1.0, float(np.linalg.norm(x, axis=-1).max()))
-        return cls(T=x.shape[-2], d=x.shape[-1], R=R, decoder=decoder, sharp=sharp)
+        tokens = token_rows("x", x)
+        R = max(1.0, float(lengths(tokens).max()))
+        return cls(T=tokens.shape[-2], d=tokens.shape[-1], R=R, decoder=decoder, sharp=sharp)
 
     @property
+    @formula()
     def length(self) -> float:
         """sqrt(T) for the full decoder, T for pooling, 1 for the last token."""
-        return {"full": float(np.sqrt(self.T)), "pooling": float(self.T), "last": 1.0}[self.decoder]
+        return {"full": float(np.sqrt(float(self.T))), "pooling": float(self.T), "last": 1.0}[self.decoder]
 
+    @formula(m=AT_LEAST_ZERO)
     def beta1(self, m: float) -> float:
         """`|grad L| <= beta1 L`, where no head is longer than m: `sqrt(T) R (2 R^2 m + 1)`."""
         factor = 1.0 if self.sharp else 2.0
         return self.length * self.R * (factor * self.R**2 * m + 1.0)
 
+    @formula(m=AT_LEAST_ZERO)
     def beta3(self, m: float) -> float:
         """`least eigenvalue of the Hessian of L >= -beta3 L / sqrt(H)`: `2 sqrt(T d) R^3 (3 sqrt(d) R^2 m + 1)`."""
         if self.sharp:
@@ -81,9 +86,13 @@ class Shape:
         root = np.sqrt(float(self.d))
         return float(2.0 * self.length * root * self.R**3 * (3.0 * root * self.R**2 * m + 1.0))
 
+    @formula(m=AT_LEAST_ZERO, H=AT_LEAST_ONE)
     def beta2(self, m: float, H: float) -> float:
         """`|Hessian of L| <= beta2`: `beta3 / sqrt(H) + beta1^2 / 4`."""
-        return self.beta3(m) / float(np.sqrt(_heads(H))) + self.beta1(m) ** 2 / 4.0
+        return self.beta3(m) / float(np.sqrt(H)) + self.beta1(m) ** 2 / 4.0
+
+
+OF_SHAPE = of_class(Shape, "al.theory.multihead.Shape")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,6 +111,7 @@ class TokenBounds:
     hessian: Array
 
 
+@formula(sharp=flag)
 def token_bounds(x: Array, U: Array, *, sharp: bool = False) -> TokenBounds:
     """Proposition 1 for tokens x (..., T, d) and a full decoder U (..., T, d); exact norms in place of R.
 
@@ -111,8 +121,11 @@ def token_bounds(x: Array, U: Array, *, sharp: bool = False) -> TokenBounds:
 
     Sharp: `a^2 s + sqrt(T) a` and `2 a^4 s + sqrt(T) a^3`.
     """
+    x, U = token_rows("x", x), token_rows("U", U)
     T, d = x.shape[-2:]
-    longest = np.linalg.norm(x, axis=-1).max(-1)
+    if U.shape[-2:] != (T, d) or np.broadcast_shapes(U.shape[:-2], x.shape[:-2]) != x.shape[:-2]:
+        raise InputError(message(f"`U` has shape {U.shape}; tokens of shape {x.shape} need (..., {T}, {d})."))
+    longest = lengths(x).max(-1)
     entry = np.abs(x).max((-2, -1))
     scores = np.abs(U @ np.swapaxes(x, -1, -2)).max(-1).sum(-1)
     by_U = np.sqrt(float(T)) * longest
@@ -124,6 +137,7 @@ def token_bounds(x: Array, U: Array, *, sharp: bool = False) -> TokenBounds:
     return TokenBounds(by_U=by_U, by_W=by_W, gradient=by_U + by_W, hessian=hessian)
 
 
+@formula(shape=OF_SHAPE, m1=AT_LEAST_ZERO, m2=AT_LEAST_ZERO, distance=AT_LEAST_ZERO)
 def segment_condition(shape: Shape, m1: float, m2: float, distance: float) -> float:
     """Proposition 4: the heads from which `loss <= 4/3 max(its ends)` on a segment of this length.
 
@@ -132,6 +146,7 @@ def segment_condition(shape: Shape, m1: float, m2: float, distance: float) -> fl
     return float((2.0 * max(shape.beta3(m1), shape.beta3(m2)) * distance**2) ** 2)
 
 
+@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO, c=AT_LEAST_ZERO)
 def head_requirement(shape: Shape, D: float, g: float, c: float = TRAINING) -> float:
     """The least H of Theorem 1 (c = 36) or Theorem 2 and Lemma 11 (c = 256), at least 1.
 
@@ -143,10 +158,10 @@ def head_requirement(shape: Shape, D: float, g: float, c: float = TRAINING) -> f
         g: longest head of the target.
         c: the constant.
     """
-    _at_least_zero(D=D, g=g, c=c)
     return max(1.0, (0.5 * c * shape.beta3(3.0 * D + g) * D**2) ** 2)
 
 
+@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, start=AT_LEAST_ZERO, c=AT_LEAST_ZERO)
 def heads_needed(
     shape: Shape, D: float, *, start: float = 0.0, c: float = TRAINING, rounds: int = 5
 ) -> tuple[float, float]:
@@ -155,7 +170,7 @@ def heads_needed(
     Then `g <= start + D / sqrt(H)`, with `start` the longest head at the start, so that H asks for g and g for H. More
     heads make g smaller, so the larger of two successive rounds always meets its own requirement. H is whole.
     """
-    _at_least_zero(D=D, start=start)
+    rounds = whole("rounds", rounds, most=MOST_ROUNDS)
 
     def longest(H: float) -> float:
         return start + D / float(np.sqrt(H))
@@ -167,6 +182,7 @@ def heads_needed(
     return H, longest(H)
 
 
+@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO, H=AT_LEAST_ONE)
 def smoothness(shape: Shape, D: float, g: float, H: float) -> float:
     """rho of Theorem 1: the loss is rho-smooth along gradient descent while it stays within 3 D of the target.
 
@@ -175,38 +191,42 @@ def smoothness(shape: Shape, D: float, g: float, H: float) -> float:
 
     With sharp constants it is `beta2(m + beta1(m))` for m = 3 D + g, what the proof rounds up to this form.
     """
-    _at_least_zero(D=D, g=g)
     m, length, R = 3.0 * D + g, shape.length, shape.R
     if shape.sharp:
         return shape.beta2(m + shape.beta1(m), H)
     root = np.sqrt(float(shape.d))
-    front = 2.0 * length * root * R**3 / np.sqrt(_heads(H)) + length**2 * R**2 / 4.0
+    front = 2.0 * length * root * R**3 / np.sqrt(H) + length**2 * R**2 / 4.0
     return float(front * growth(shape, D, g) ** 2)
 
 
+@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO)
 def growth(shape: Shape, D: float, g: float) -> float:
     """alpha of Theorem 1, see `smoothness`."""
     length, R = shape.length, shape.R
     return float(3.0 * np.sqrt(float(shape.d)) * R**2 * (3.0 * length * R**3 * (3.0 * D + g) + 2.0 * length * R))
 
 
+@formula(
+    shape=OF_SHAPE,
+    D=AT_LEAST_ZERO,
+    g=AT_LEAST_ZERO,
+    H=AT_LEAST_ONE,
+    K=AT_LEAST_ZERO,
+    target_loss=AT_LEAST_ZERO,
+    start_loss=AT_LEAST_ZERO,
+)
 def largest_step(
     shape: Shape, D: float, g: float, H: float, *, K: float, target_loss: float, start_loss: float
 ) -> float:
     """The step size of Theorems 1 and 2: `min(1, 1 / rho, D^2 / (K target_loss), D^2 / start_loss)`."""
-    _at_least_zero(K=K, target_loss=target_loss, start_loss=start_loss)
     rooms = [1.0, 1.0 / smoothness(shape, D, g, H)]
     rooms += [D**2 / need for need in (K * target_loss, start_loss) if need > 0]
     return min(rooms)
 
 
-def _heads(H: float) -> float:
-    if not (H >= 1 and np.isfinite(H)):
-        raise InputError(message(f"`H` is {H}; wanted a finite number of heads, at least 1."))
-    return float(H)
-
-
-def _at_least_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not (value >= 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number at least 0."))
+def token_rows(name: str, value: Any) -> Array:
+    """A finite array of rows, (..., T, d), with no empty axis."""
+    array = finite_array(name, value)
+    if array.ndim < 2 or not array.size:
+        raise InputError(message(f"`{name}` has shape {array.shape}; wanted (..., T, d), with no empty axis."))
+    return array

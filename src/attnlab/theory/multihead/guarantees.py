@@ -7,12 +7,29 @@ of Multi-head Attention*, with exact constants. In all of them D is the distance
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from attnlab.checks import LARGEST, instance, number
 from attnlab.errors import InputError, message
-from attnlab.theory.multihead.bounds import GENERALIZATION, TRAINING, Shape, head_requirement, smoothness
+from attnlab.theory.formula import (
+    AT_LEAST_ONE,
+    AT_LEAST_ZERO,
+    POSITIVE,
+    Domain,
+    flag,
+    formula,
+    keep,
+    of_class,
+    or_infinite,
+)
+from attnlab.theory.multihead.bounds import GENERALIZATION, OF_SHAPE, TRAINING, Shape, head_requirement, smoothness
+
+# Above 0, at most 1.
+LOSS: Domain = partial(number, above=0, most=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +44,13 @@ class Bound:
     value: float
     trivial: float = np.inf
 
+    def __post_init__(self) -> None:
+        for name in ("value", "trivial"):
+            value = float(instance(name, getattr(self, name), numbers.Real, "a number"))
+            if np.isnan(value):
+                raise InputError(message(f"`{name}` is NaN; wanted a number, or inf."))
+            object.__setattr__(self, name, value)
+
     @property
     def vacuous(self) -> bool:
         """Does it say nothing?"""
@@ -34,51 +58,60 @@ class Bound:
 
     def slack(self, measured: float) -> float:
         """By how much a measured value stays below."""
-        return self.value - measured
+        return self.value - number("measured", measured)
 
 
+@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, start_loss=or_infinite)
 def theorem_1(D: float, step: float, K: float, target_loss: float, *, start_loss: float = np.inf) -> Bound:
     """Mean, and so last, train loss of K steps: `2 target_loss + 5 D^2 / (4 step K)`. The distance is at most 4 D."""
-    _positive(step=step, K=K)
     return Bound(value=2.0 * target_loss + 5.0 * D**2 / (4.0 * step * K), trivial=start_loss)
 
 
+@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, curvature=AT_LEAST_ZERO)
 def lemma_8(D: float, step: float, K: float, target_loss: float, curvature: float) -> Bound:
     """Mean train loss of K descending steps: `target_loss + D^2 / (2 step K) + curvature / (2 K)`.
 
     `curvature` is the sum over k < K of `tau_k |target - theta_k|^2`, with
     `tau_k = max(beta3(target), beta3(theta_k)) / sqrt(H)` times the largest loss between them.
     """
-    _positive(step=step, K=K)
     return Bound(value=target_loss + D**2 / (2.0 * step * K) + curvature / (2.0 * K))
 
 
+@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, start_loss=AT_LEAST_ZERO)
 def lemma_9(D: float, step: float, K: float, target_loss: float, start_loss: float) -> Bound:
     """Mean train loss, where all steps meet `segment_condition` with the target.
 
     `2 target_loss + 3 D^2 / (4 step K) + start_loss / (2 K)`.
     """
-    _positive(step=step, K=K)
     return Bound(value=2.0 * target_loss + 3.0 * D**2 / (4.0 * step * K) + start_loss / (2.0 * K))
 
 
+@formula(
+    shape=OF_SHAPE,
+    D=AT_LEAST_ZERO,
+    g=AT_LEAST_ZERO,
+    step=POSITIVE,
+    K=POSITIVE,
+    n=POSITIVE,
+    target_loss=AT_LEAST_ZERO,
+)
 def lemma_11(shape: Shape, D: float, g: float, step: float, K: float, n: int, target_loss: float) -> Bound:
     """Mean distance after K steps with and without one sequence, of n.
 
     `(2 step / n) beta1(3 D + g) (2 K target_loss + 9 D^2 / (4 step))`, for heads as of `head_requirement` with c = 256.
     """
-    _positive(step=step, K=K, n=n)
     return Bound(value=2.0 * step / n * shape.beta1(3.0 * D + g) * _regret(D, step, K, target_loss))
 
 
+@formula(lipschitz=AT_LEAST_ZERO, stability=AT_LEAST_ZERO)
 def lemma_3(lipschitz: float, stability: float) -> Bound:
     """Expected generalization gap from the mean distance of Lemma 11: `2 lipschitz stability`."""
     return Bound(value=2.0 * lipschitz * stability)
 
 
+@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, n=POSITIVE, target_loss=AT_LEAST_ZERO, trivial=or_infinite)
 def theorem_2(D: float, step: float, K: float, n: int, target_loss: float, *, trivial: float = np.inf) -> Bound:
     """Expected test loss less train loss after K steps: `(4 / n) (2 K target_loss + 9 D^2 / (4 step))`."""
-    _positive(step=step, K=K, n=n)
     return Bound(value=4.0 / n * _regret(D, step, K, target_loss), trivial=trivial)
 
 
@@ -97,24 +130,25 @@ class GoodStart:
     gamma: float
 
     def __post_init__(self) -> None:
-        for name, least in (("B2", 1.0), ("B_phi", 1.0)):
-            if not (getattr(self, name) >= least and np.isfinite(getattr(self, name))):
-                raise InputError(message(f"`{name}` is {getattr(self, name)}; wanted a finite number at least 1."))
-        _positive(gamma=self.gamma)
+        keep(self, B2=AT_LEAST_ONE, B_phi=AT_LEAST_ONE, gamma=POSITIVE)
 
+    @formula(eps=LOSS)
     def move(self, eps: float) -> float:
         """`G = (2 B_phi + log(1 / eps)) / gamma`: start + G direction has loss at most eps, given enough heads."""
-        return (2.0 * self.B_phi - float(np.log(_share(eps)))) / self.gamma
+        return (2.0 * self.B_phi - float(np.log(eps))) / self.gamma
 
+    @formula(eps=LOSS, corrected=flag)
     def distance(self, eps: float, *, corrected: bool = True) -> float:
         """g_0 of Proposition 7: how far that is. The direction has norm sqrt(2), so sqrt(2) G; printed is G."""
         return (np.sqrt(2.0) if corrected else 1.0) * self.move(eps)
 
+    @formula(eps=LOSS, corrected=flag)
     def longest(self, eps: float, *, corrected: bool = True) -> float:
         """g of Proposition 7: no head there is longer than `B2 + g_0`."""
         return self.B2 + self.distance(eps, corrected=corrected)
 
 
+@formula(shape=OF_SHAPE, start=of_class(GoodStart, "al.theory.multihead.GoodStart"), eps=LOSS)
 def proposition_7(shape: Shape, start: GoodStart, eps: float) -> float:
     """The heads from which a good start reaches loss eps at `start + G direction`.
 
@@ -148,6 +182,17 @@ class RealizableBounds:
     distance: float
 
 
+@formula(
+    shape=OF_SHAPE,
+    D=AT_LEAST_ZERO,
+    g=AT_LEAST_ZERO,
+    D_one=POSITIVE,
+    H=AT_LEAST_ONE,
+    step=POSITIVE,
+    K=POSITIVE,
+    n=POSITIVE,
+    start_loss=POSITIVE,
+)
 def realizable_bounds(
     shape: Shape, *, D: float, g: float, D_one: float, H: float, step: float, K: float, n: int, start_loss: float
 ) -> RealizableBounds:
@@ -161,7 +206,6 @@ def realizable_bounds(
         H, step, K, n: heads, step size, steps, sequences.
         start_loss: train loss at the start.
     """
-    _positive(step=step, K=K, n=n, D_one=D_one, start_loss=start_loss)
     rho = smoothness(shape, D, g, H)
     return RealizableBounds(
         heads=head_requirement(shape, D, g, TRAINING),
@@ -192,6 +236,15 @@ class GoodStartBounds:
     D: float
 
 
+@formula(
+    shape=OF_SHAPE,
+    start=of_class(GoodStart, "al.theory.multihead.GoodStart"),
+    K=AT_LEAST_ONE,
+    n=POSITIVE,
+    step=POSITIVE,
+    H=AT_LEAST_ONE,
+    corrected=flag,
+)
 def corollary_2(
     shape: Shape, start: GoodStart, *, K: float, n: int, step: float, H: float | None = None, corrected: bool = True
 ) -> GoodStartBounds:
@@ -210,13 +263,12 @@ def corollary_2(
         H: heads; None takes as many as are needed.
         corrected: False for the constants as printed.
     """
-    _positive(K=K, n=n, step=step)
     D = start.distance(1.0 / K, corrected=corrected)
     g = D + start.B2
     heads = max(1.0, (0.5 * GENERALIZATION * start.B2 * shape.beta3(3.0 * D + g) * D**2) ** 2)
     start_loss = float(np.logaddexp(0.0, start.B_phi))
     room = start.distance(1.0, corrected=corrected) ** 2 / start_loss
-    rho = smoothness(shape, D, g, heads if H is None else H)
+    rho = smoothness(shape, D, g, min(heads, LARGEST) if H is None else H)
     return GoodStartBounds(
         heads=heads, largest_step=min(1.0, 1.0 / rho, room), D=D,
         train=Bound(value=2.0 / K + 5.0 * D**2 / (4.0 * step * K), trivial=start_loss),
@@ -227,15 +279,3 @@ def corollary_2(
 def _regret(D: float, step: float, K: float, target_loss: float) -> float:
     """`2 K target_loss + 9 D^2 / (4 step)`."""
     return 2.0 * K * target_loss + 9.0 * D**2 / (4.0 * step)
-
-
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not (value > 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number above 0."))
-
-
-def _share(eps: float) -> float:
-    if not 0 < eps <= 1:
-        raise InputError(message(f"`eps` is {eps}; wanted a number above 0, at most 1."))
-    return float(eps)

@@ -16,13 +16,27 @@ bounds that hold for every sequence of the mixture whose noise keeps to its boun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import enough_memory, finite_array, instance, whole
+from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.theory.formula import (
+    AT_LEAST_ONE,
+    AT_LEAST_ZERO,
+    NUMBER,
+    POSITIVE,
+    SHARE,
+    formula,
+    keep,
+    numbers,
+    of_class,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +65,20 @@ class Mixture:
     Z: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.T >= 1 and self.M >= 1 and self.S > 0 and 0 < self.zeta < 1):
-            raise InputError(message(f"{self} is no mixture; wanted T, M at least 1, S above 0 and 0 < zeta < 1."))
+        keep(self, T=AT_LEAST_ONE, M=AT_LEAST_ONE, S=POSITIVE, zeta=SHARE)
         for name in ("Z_mu", "Z_nu", "Z"):
-            if not (getattr(self, name) >= 0 and np.isfinite(getattr(self, name))):
-                raise InputError(
-                    message(f"`{name}` is {getattr(self, name)}; wanted a finite bound, at least 0.",
-                            "Gaussian noise has none; draw with noise='bounded'")
-                )  # fmt: skip
+            if isinstance(getattr(self, name), float) and getattr(self, name) == np.inf:
+                hint = "Gaussian noise has none; draw with noise='bounded'"
+                raise InputError(message(f"`{name}` is inf; wanted a finite bound, at least 0.", hint))
+            keep(self, **{name: AT_LEAST_ZERO})
 
     @classmethod
     def of(cls, tokens: Tokens) -> Mixture:
         """The constants of tokens drawn by `tokenized_mixture`."""
-        if tokens.info.get("family") != "tokenized_mixture":
-            raise InputError(message("`tokens` are not of the family tokenized_mixture."))
+        instance("tokens", tokens, Tokens, "al.Tokens")
         names = ("M", "S", "zeta", "Z_mu", "Z_nu", "Z")
+        if tokens.info.get("family") != "tokenized_mixture" or not all(name in tokens.info for name in names):
+            raise InputError(message("`tokens` are not of the family tokenized_mixture."))
         return cls(T=tokens.T, **{name: tokens.info[name] for name in names})
 
     @property
@@ -74,17 +87,23 @@ class Mixture:
         return max(self.Z_mu, self.Z_nu)
 
     @property
+    @formula()
     def R(self) -> float:
         """Bound on token norms: `sqrt(S^2 + Z^2 + 2 Z_nu / M)`, or 1 if that is less."""
         return max(1.0, float(np.sqrt(self.S**2 + self.Z**2 + 2.0 * self.Z_nu / self.M)))
 
 
+OF_MIXTURE = of_class(Mixture, "al.theory.multihead.Mixture")
+
+
+@formula(mixture=OF_MIXTURE)
 def gamma_lin(mixture: Mixture) -> float:
     """Margin of `<U, x>`, rows of U along the oracle, |U| = 1: `S sqrt(T/2) (zeta - 2 (1 - zeta) Z_mu / S^2)`."""
     m = mixture
-    return float(m.S * np.sqrt(m.T / 2.0) * (m.zeta - 2.0 * (1.0 - m.zeta) * m.Z_mu / m.S**2))
+    return float(m.S * np.sqrt(float(m.T) / 2.0) * (m.zeta - 2.0 * (1.0 - m.zeta) * m.Z_mu / m.S**2))
 
 
+@formula(mixture=OF_MIXTURE)
 def attention_gain(mixture: Mixture) -> float:
     """First term of Eq. (7), what training W adds:
 
@@ -92,21 +111,21 @@ def attention_gain(mixture: Mixture) -> float:
     """
     m, z = mixture, mixture.noise
     bracket = m.zeta * m.S**4 - 7.0 * z * m.S**2 - 12.0 * z**2 - 16.0 * z**3 / m.S**2
-    return float(m.T * (1.0 - m.zeta) * m.zeta * bracket / (4.0 * np.sqrt(2.0 * (m.M + 1))))
+    return float(m.T * (1.0 - m.zeta) * m.zeta * bracket / (4.0 * np.sqrt(2.0 * (float(m.M) + 1.0))))
 
 
+@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, power=NUMBER)
 def gamma_star(mixture: Mixture, P: float, *, power: float = 2.5) -> float:
     """Eq. (7): `attention_gain - P T^power (S + Z)^3 + gamma_lin`, for phase one that ends within P of its centre.
 
     Printed is T^2.5. The derivative of softmax at zero is `I / T - 11^T / T^2`, of spectral norm 1/T, and with it the
     proof gives T^1.
     """
-    if not (P >= 0 and np.isfinite(P)):
-        raise InputError(message(f"`P` is {P}; wanted a finite number at least 0."))
     m = mixture
     return float(attention_gain(m) - P * float(m.T) ** power * (m.S + m.Z) ** 3 + gamma_lin(m))
 
 
+@formula(mixture=OF_MIXTURE, eps=numbers())
 def gamma_attn(mixture: Mixture, eps: ArrayLike = 0.0) -> Array:
     """Eq. (11): margin of attention with at most eps on irrelevant tokens.
 
@@ -114,14 +133,16 @@ def gamma_attn(mixture: Mixture, eps: ArrayLike = 0.0) -> Array:
     """
     eps_ = np.asarray(eps, dtype=np.float64)
     m = mixture
-    return np.sqrt(m.T / 2.0) / m.S * (m.S**2 * (1.0 - eps_) - 2.0 * eps_ * m.Z_mu)
+    return np.sqrt(float(m.T) / 2.0) / m.S * (m.S**2 * (1.0 - eps_) - 2.0 * eps_ * m.Z_mu)
 
 
+@formula(T=AT_LEAST_ONE, M=AT_LEAST_ONE, zeta=SHARE)
 def largest_ordered_signal(T: int, M: int, zeta: float) -> float:
     """S up to which `gamma_attn >= gamma_star` without noise: `S^3 = 4 sqrt(M + 1) / (zeta^2 sqrt(T))`."""
     return float(np.cbrt(4.0 * np.sqrt(M + 1.0) / (zeta**2 * np.sqrt(float(T)))))
 
 
+@formula(mixture=OF_MIXTURE)
 def score_bounds(mixture: Mixture) -> tuple[float, float]:
     """Eq. (129), scores `x_t^T W* x_s` for unnormalized W*: at least A where s is relevant, at most B elsewhere.
 
@@ -131,6 +152,7 @@ def score_bounds(mixture: Mixture) -> tuple[float, float]:
     return m.S**4 - m.S**2 * (m.Z_mu + m.Z_nu), 2.0 * m.Z_mu * (m.Z_mu + m.Z_nu + m.S**2)
 
 
+@formula(A=numbers(above=0), share=numbers(above=0, below=1), eps=numbers(above=0))
 def saturation_scale(A: ArrayLike, share: ArrayLike, eps: ArrayLike) -> Array:
     """Lemma 18: Gamma from which softmax(Gamma r) leaves at most eps outside the L = share T largest entries.
 
@@ -138,22 +160,22 @@ def saturation_scale(A: ArrayLike, share: ArrayLike, eps: ArrayLike) -> Array:
     below 0: a negative Gamma would turn the order round.
     """
     A_, share_, eps_ = (np.asarray(a, dtype=np.float64) for a in (A, share, eps))
-    if not (A_ > 0).all():
-        raise InputError(message(f"`A` is {A}; wanted numbers above 0."))
-    if not ((share_ > 0) & (share_ < 1)).all():
-        raise InputError(message(f"`share` is {share}; wanted numbers strictly between 0 and 1."))
-    if not (eps_ > 0).all():
-        raise InputError(message(f"`eps` is {eps}; wanted numbers above 0."))
+    try:
+        np.broadcast_shapes(A_.shape, share_.shape, eps_.shape)
+    except ValueError as error:
+        shapes = f"`A`, `share` and `eps` have shapes {A_.shape}, {share_.shape} and {eps_.shape}"
+        raise InputError(message(f"{shapes}; wanted shapes that broadcast.")) from error
     return np.maximum(0.0, 2.0 / A_ * np.log((1.0 / share_ - 1.0) / eps_))
 
 
+@formula(mixture=OF_MIXTURE, eps=numbers(above=0))
 def attention_scale(mixture: Mixture, eps: ArrayLike) -> Array:
     """Gamma_eps of Proposition 3: `8 sqrt(2 (M + 1)) / (3 S^2) log((1 / zeta - 1) / eps)`, never below 0.
 
     It takes `A >= 3/4 S^4`, true for Z_mu = Z_nu <= S^2 / 8, and W* in units of its norm.
     """
     m = mixture
-    return m.S**2 * np.sqrt(2.0 * (m.M + 1)) * saturation_scale(0.75 * m.S**4, m.zeta, eps)
+    return m.S**2 * np.sqrt(2.0 * (float(m.M) + 1.0)) * saturation_scale(0.75 * m.S**4, m.zeta, eps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,25 +188,38 @@ class HeadWeights:
     @property
     def norm(self) -> float:
         """Of both together."""
-        return float(np.hypot(np.linalg.norm(self.U), np.linalg.norm(self.W)))
+        return float(np.hypot(length(self.U), length(self.W)))
 
 
+@formula()
 def oracle_weights(patterns: Array, T: int) -> HeadWeights:
     """`U* = 1 (mu+ - mu-)^T` and `W* = mu+ mu+^T + mu- mu-^T + sum_j nu_j (mu+ + mu-)^T`, unnormalized.
 
     Rows of `patterns` are mu+, mu-, nu_1, ..., nu_M. The query is on the left of W*.
     """
+    patterns, T = _patterns(patterns), whole("T", T)
     plus, minus, others = patterns[0], patterns[1], patterns[2:]
+    enough_memory(T * len(plus), f"U* of `T` = {T} rows")
     W = np.outer(plus, plus) + np.outer(minus, minus) + np.outer(others.sum(0), plus + minus)
-    return HeadWeights(U=np.tile(plus - minus, (T, 1)), W=W)
+    difference = plus - minus
+    if not (np.isfinite(W).all() and np.isfinite(difference).all()):
+        largest = f"`patterns` has entries up to {np.abs(patterns).max():.1e}"
+        raise InputError(message(f"{largest}; their products are beyond float64.", "divide them all by one number"))
+    return HeadWeights(U=np.tile(difference, (T, 1)), W=W)
 
 
+@formula(scale=NUMBER)
 def theta_opt(patterns: Array, T: int, scale: float = 1.0) -> HeadWeights:
     """Eq. (9): U* and W* each divided by its norm, S sqrt(2 T) and S^2 sqrt(2 (M + 1)); W then times `scale`."""
     found = oracle_weights(patterns, T)
-    return HeadWeights(U=found.U / np.linalg.norm(found.U), W=scale * found.W / np.linalg.norm(found.W))
+    sizes = length(found.U), length(found.W)
+    if not all(sizes):
+        raise InputError(message("`patterns` give U* or W* the norm 0; wanted mu+ and mu- that differ."))
+    W = scale * found.W / sizes[1]
+    return HeadWeights(U=found.U / sizes[0], W=W if np.isfinite(W).all() else scale * (found.W / sizes[1]))
 
 
+@formula(signs=numbers(), counts=numbers(least=0))
 def theta_star(patterns: Array, T: int, signs: ArrayLike, counts: ArrayLike) -> dict[str, Array]:
     """The direction of property P3, of norm sqrt(2) over all heads, one entry for each group of equal heads.
 
@@ -193,17 +228,49 @@ def theta_star(patterns: Array, T: int, signs: ArrayLike, counts: ArrayLike) -> 
     each = theta_opt(patterns, T)
     alpha = np.sign(np.asarray(signs, dtype=np.float64))
     heads = float(np.sum(np.asarray(counts, dtype=np.float64)))
+    if alpha.ndim != 1 or np.shape(counts) != alpha.shape or not heads:
+        shapes = f"`signs` has shape {alpha.shape} and `counts` {np.shape(counts)}"
+        raise InputError(message(f"{shapes}; wanted (G,), one for each group of heads, and some heads."))
     U = np.tile(each.U, (alpha.size, 1, 1))
     return {"U": U / np.sqrt(heads), "W": alpha[:, None, None] * each.W / np.sqrt(heads)}
 
 
 def attention_of(x: Array, W: Array) -> Array:
-    """softmax of the rows of `x W x^T` for x (..., T, d)."""
-    logits = x @ W @ np.swapaxes(x, -1, -2)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    """softmax of the rows of `x W x^T` for x (..., T, d) and W (..., d, d), axes before these broadcast."""
+    x, W = finite_array("x", x), finite_array("W", W)
+    if x.ndim < 2 or not x.size or W.shape[-2:] != (x.shape[-1],) * 2 or not _broadcast(W.shape[:-2], x.shape[:-2]):
+        raise InputError(message(f"`x` has shape {x.shape} and `W` {W.shape}; wanted (..., T, d) and (..., d, d)."))
+    return attention_weights(x, W)
+
+
+def attention_weights(x: Array, W: Array) -> Array:
+    """The same of arrays that were checked already."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        logits = x @ W @ np.swapaxes(x, -1, -2)
+        if not np.isfinite(logits).all():
+            sizes = f"`x` has entries up to {np.abs(x).max():.1e}, `W` up to {np.abs(W).max():.1e}"
+            raise InputError(message(f"The products x W x^T are beyond float64; {sizes}.", "smaller tokens or weights"))
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Do these shapes go together?"""
+    try:
+        np.broadcast_shapes(one, other)
+    except ValueError:
+        return False
+    return True
+
+
+def _patterns(patterns: Array) -> Array:
+    found = finite_array("patterns", patterns)
+    if found.ndim != 2 or len(found) < 2 or not found.size:
+        raise InputError(message(f"`patterns` has shape {found.shape}; wanted (M + 2, d): mu+, mu-, nu_1, ..., nu_M."))
+    return found
+
+
+@formula(counts=numbers(least=0))
 def output_slope(x: Array, at: dict[str, Array], along: dict[str, Array], counts: ArrayLike) -> Array:
     """Derivative (n,) of the outputs of multi-head attention with full decoders at `at`, along `along`.
 
@@ -211,12 +278,36 @@ def output_slope(x: Array, at: dict[str, Array], along: dict[str, Array], counts
     each head of a group moves by. With A = softmax(x W x^T) and Q = U x^T it is `H^(-1/2)` times the sum over heads of
     `<dU, A x> + <A (Q - rowsum(A Q)), x dW x^T>`.
     """
-    number = np.asarray(counts, dtype=np.float64)
+    heads = np.asarray(counts, dtype=np.float64)
+    x = finite_array("x", x)
+    at, along = _groups("at", at, x, heads), _groups("along", along, x, heads)
     swapped = np.swapaxes(x, -1, -2)
     total = np.zeros(x.shape[0])
-    for c, U, W, dU, dW in zip(number, at["U"], at["W"], along["U"], along["W"], strict=True):
-        A = attention_of(x, W)
+    for c, U, W, dU, dW in zip(heads, at["U"], at["W"], along["U"], along["W"], strict=True):
+        A = attention_weights(x, W)
         Q = U @ swapped
         centred = A * (Q - np.sum(A * Q, axis=-1, keepdims=True))
         total += c * np.sum(A * (dU @ swapped) + centred * (x @ dW @ swapped), axis=(-2, -1))
-    return total / np.sqrt(number.sum())
+    slopes = total / np.sqrt(heads.sum())
+    if not np.isfinite(slopes).all():
+        sizes = ", ".join(f"{name} {np.abs(part).max():.1e}" for name, part in along.items())
+        problem = f"`x` has entries up to {np.abs(x).max():.1e}, `along` up to {sizes}"
+        raise InputError(message(f"The slopes of the outputs are beyond float64; {problem}.", "smaller numbers"))
+    return slopes
+
+
+def _groups(name: str, weights: Mapping[str, Array], x: Array, counts: Array) -> dict[str, Array]:
+    """Checked weights U (G, T, d) and W (G, d, d) for tokens x (n, T, d) and heads of these counts (G,)."""
+    instance(name, weights, Mapping, "a mapping with U (G, T, d) and W (G, d, d)")
+    if x.ndim != 3 or not x.size or counts.ndim != 1 or not counts.sum() > 0:
+        shapes = f"`x` has shape {x.shape} and `counts` {counts.shape}"
+        raise InputError(message(f"{shapes}; wanted (n, T, d), and (G,) with some heads."))
+    G, (T, d) = counts.size, x.shape[1:]
+    own: dict[str, Array] = {}
+    for letter, wanted in (("U", (G, T, d)), ("W", (G, d, d))):
+        if letter not in weights:
+            raise InputError(message(f"`{name}` lacks {letter}; wanted U (G, T, d) and W (G, d, d)."))
+        own[letter] = finite_array(f"{name}[{letter}]", weights[letter])
+        if own[letter].shape != wanted:
+            raise InputError(message(f"`{name}[{letter}]` has shape {own[letter].shape}; wanted {wanted}."))
+    return own

@@ -15,14 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance, number
+from attnlab.data.scale import lengths
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import Decoder, MultiHead
 from attnlab.svm.linear import HardMargin, kernel_margin
-from attnlab.theory.multihead.margins import attention_of
+from attnlab.theory.multihead.margins import attention_weights
 
 # Numbers that the gradients of a block of sequences may take: 64 MB.
 BLOCK = 8_000_000
+# Numbers up to which sums of their squares are float64 numbers.
+LONGEST = 1e140
 
 
 class HeadGradient(NamedTuple):
@@ -45,7 +49,7 @@ def head_gradient(x: Array, U: Array, W: Array, decoder: Decoder = "full") -> He
     if decoder == "last":
         rows[:-1] = 0.0
     full = U if decoder == "full" else rows[:, None] * U
-    A = attention_of(x, W)
+    A = attention_weights(x, W)
     Q = full @ np.swapaxes(x, -1, -2)
     each = np.sum(A * Q, axis=-1, keepdims=True)
     by_U = A @ x
@@ -166,7 +170,9 @@ def slopes(
 def head_norms(weights: Mapping[str, Array]) -> Array:
     """Norm of one head of each group, (..., G), for weights U (..., G, T, d) or (..., G, d), and W (..., G, d, d)."""
     lead = weights["W"].shape[:-2]
-    return np.sqrt(sum(np.sum(w.reshape(*lead, -1) ** 2, axis=-1) for w in weights.values()))
+    if all(np.abs(w).max(initial=0.0) < LONGEST for w in weights.values()):
+        return np.sqrt(sum(np.sum(w.reshape(*lead, -1) ** 2, axis=-1) for w in weights.values()))
+    return lengths(np.concatenate([w.reshape(*lead, -1) for w in weights.values()], axis=-1))
 
 
 def total_norm(weights: Mapping[str, Array], counts: ArrayLike) -> Array:
@@ -199,12 +205,13 @@ class _Parts:
 
     @classmethod
     def of(cls, tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], block: int = BLOCK) -> _Parts:
+        instance("tokens", tokens, Tokens, "al.Tokens")
+        instance("model", model, MultiHead, "al.models.MultiHead")
         if tokens.trials is not None:
             raise InputError(
                 message(f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.", "tokens[0]")
             )
-        if block < 1:
-            raise InputError(message(f"`block` is {block}; wanted at least 1."))
+        block = int(number("block", block, least=1, most=2.0**62))
         checked = model.check(tokens, weights)
         T, d = tokens.T, tokens.d
         # Two blocks of gradients are held at once, and what the attention weights take while one is made.
@@ -212,7 +219,15 @@ class _Parts:
         return cls(tokens.x, checked, model.grouped(checked["W"].shape[0]), model.decoder, size)
 
     def gradient(self, g: int, rows: slice) -> HeadGradient:
-        return head_gradient(self.x[rows], self.weights["U"][g], self.weights["W"][g], self.decoder)
+        U, W = self.weights["U"][g], self.weights["W"][g]
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            found = head_gradient(self.x[rows], U, W, self.decoder)
+        # Squares of gradients, summed over all weights, must be numbers too.
+        if not all((np.abs(part) < LONGEST).all() for part in found):
+            sizes = f"tokens have entries up to {np.abs(self.x).max():.1e}, weights up to {np.abs(U).max():.1e}"
+            problem = f"Gradients of the outputs at `weights` exceed {LONGEST:g} for `tokens`"
+            raise InputError(message(f"{problem}: {sizes}.", "divide the tokens by their largest norm"))
+        return found
 
     def blocks(self) -> Iterator[tuple[int, slice, HeadGradient]]:
         for g in range(len(self.counts)):

@@ -11,16 +11,19 @@ so the heads form two groups, and any number of them costs no more than two.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from attnlab.checks import finite_array, instance, number, one_of, whole
+from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import check_sequences
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
 from attnlab.theory.multihead.bounds import Decoder
 from attnlab.theory.multihead.guarantees import GoodStart
-from attnlab.theory.multihead.margins import Mixture, gamma_star
+from attnlab.theory.multihead.margins import OF_MIXTURE, Mixture, gamma_star
 
 # Heads that all differ are kept one by one; more than this is a mistake.
 MOST_SINGLE_HEADS = 100_000
@@ -50,7 +53,7 @@ class PhaseOne:
     @property
     def longest(self) -> float:
         """Largest norm of a head."""
-        return float(max(np.linalg.norm(U) for U in self.weights["U"]))
+        return float(max(length(U) for U in self.weights["U"]))
 
     def __repr__(self) -> str:
         return f"PhaseOne(heads={self.heads:g}, groups={self.counts.size}, longest={self.longest:.4g})"
@@ -58,7 +61,13 @@ class PhaseOne:
 
 def mean_row(tokens: Tokens) -> Array:
     """c, (d,) or (trials, d)."""
-    return 0.5 * np.mean(tokens.y[..., None] * tokens.x.mean(-2), axis=-2)
+    check_sequences(tokens)
+    with np.errstate(over="ignore", invalid="ignore"):
+        row = 0.5 * np.mean(tokens.y[..., None] * tokens.x.mean(-2), axis=-2)
+    if not np.isfinite(row).all():
+        largest = f"`tokens.x` has entries up to {np.abs(tokens.x).max():.1e}"
+        raise InputError(message(f"{largest}; sums of tokens are beyond float64, which ends at 1.8e308."))
+    return row
 
 
 def phase_one(
@@ -89,11 +98,11 @@ def phase_one(
     check_sequences(tokens)
     if tokens.trials is not None:
         raise InputError(message("`tokens` have a trial axis; phase one takes one data set.", "tokens[trial]"))
-    if not (1 <= heads <= 1e18) or heads != round(heads):
+    if number("heads", heads) != round(number("heads", heads, least=1, most=1e18)):
         raise InputError(message(f"`heads` is {heads}; wanted a whole number from 1 to 1e18."))
-    if decoder not in ("full", "pooling", "last"):
-        raise InputError(message(f"`decoder` is {decoder!r}; wanted 'full', 'pooling' or 'last'."))
-    alpha, counts = _groups(int(heads), alpha_law, np.random.default_rng(seed))
+    one_of("decoder", decoder, ("full", "pooling", "last"))
+    one_of("alpha_law", alpha_law, ("sign", "uniform"))
+    alpha, counts = _groups(int(heads), alpha_law, np.random.default_rng(whole("seed", seed, 0)))
     c = mean_row(tokens)
     row = tokens.T * c if decoder == "pooling" else c
     U = alpha[:, None] * row
@@ -103,9 +112,10 @@ def phase_one(
     return PhaseOne(weights=weights, counts=counts, alpha=alpha, c=c)
 
 
+@formula(mixture=OF_MIXTURE, corrected=flag)
 def centre(mixture: Mixture, oracle: Array, *, corrected: bool = True) -> Array:
     """Where c goes as n_1 grows: `(zeta / 4) u*`, for y mu_y has mean u* / 2. Printed in Lemma 2 is `(zeta / 2) u*`."""
-    return mixture.zeta / (4.0 if corrected else 2.0) * np.asarray(oracle)
+    return mixture.zeta / (4.0 if corrected else 2.0) * finite_array("oracle", oracle)
 
 
 def parts(tokens: Tokens) -> tuple[Array, Array]:
@@ -113,6 +123,9 @@ def parts(tokens: Tokens) -> tuple[Array, Array]:
 
     `p_1 = mean_i y_i mu_{y_i} - u* / 2` and `p_2 = mean_i y_i (mean irrelevant token of sequence i)`, each (d,).
     """
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    if tokens.trials is not None or not {"relevant", "patterns", "oracle"} <= set(tokens.info):
+        raise InputError(message("`tokens` are not one data set of the family tokenized_mixture.", "tokens[trial]"))
     relevant = np.asarray(tokens.info["relevant"], dtype=bool)
     patterns, oracle = np.asarray(tokens.info["patterns"]), np.asarray(tokens.info["oracle"])
     y = tokens.y[:, None]
@@ -121,12 +134,12 @@ def parts(tokens: Tokens) -> tuple[Array, Array]:
     return first, np.mean(y * irrelevant, axis=0)
 
 
+@formula(mixture=OF_MIXTURE, d=AT_LEAST_ONE, n_1=AT_LEAST_ONE, delta=SHARE, C=AT_LEAST_ZERO)
 def lemma_2_bound(mixture: Mixture, d: int, n_1: int, delta: float, C: float) -> float:
     """P of Eq. (6), `C (2 S + Z) (sqrt(d / n_1) + sqrt(log(1 / delta) / n_1))`, with probability 1 - 2 delta.
 
     Lemma 2 prints 1 - delta; its proof joins two events. C is a constant that the paper does not name.
     """
-    _probability(delta)
     spread = (np.sqrt(float(d)) + np.sqrt(np.log(1.0 / delta))) / np.sqrt(float(n_1))
     return float(C * (2.0 * mixture.S + mixture.Z) * spread)
 
@@ -142,6 +155,8 @@ class Promise:
         heads: from which P3 is promised; nan where `gamma_star` is not above zero.
     """
 
+    nan_where_nothing_is_promised: ClassVar[tuple[str, ...]] = ("heads",)
+
     start: GoodStart | None
     gamma_star: float
     B2: float
@@ -149,6 +164,7 @@ class Promise:
     heads: float
 
 
+@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, n=AT_LEAST_ONE, delta=SHARE, corrected=flag)
 def proposition_2(mixture: Mixture, P: float, n: int, delta: float, *, corrected: bool = True) -> Promise:
     """Constants of a good start after phase one that ended within P of its centre, with probability 1 - delta each.
 
@@ -159,15 +175,14 @@ def proposition_2(mixture: Mixture, P: float, n: int, delta: float, *, corrected
     serves all of them in B_phi; P3 holds with gamma = gamma_star, for every H and every draw; and P enters `gamma_star`
     with T in place of T^2.5.
     """
-    _probability(delta)
     m = mixture
     star = gamma_star(m, P, power=1.0 if corrected else 2.5)
-    B2 = max(1.0, float(np.sqrt(m.T) * (m.S + P)))
+    B2 = max(1.0, float(np.sqrt(float(m.T)) * (m.S + P)))
     log = np.log(2.0 / delta) if corrected else np.log(n / delta)
     B_phi = max(1.0, float(m.T * m.R * (m.S + P) * np.sqrt(2.0 * log)))
     if not star > 0:
         return Promise(start=None, gamma_star=star, B2=B2, B_phi=B_phi, heads=np.nan)
-    reach = 2.0 * m.R**3 * m.T * (m.S + P) + np.sqrt(m.T) * m.R
+    reach = 2.0 * m.R**3 * m.T * (m.S + P) + np.sqrt(float(m.T)) * m.R
     heads = 1.0 if corrected else max(1.0, float((4.0 * reach / star) ** 2 * 2.0 * log))
     start = GoodStart(B2=B2, B_phi=B_phi, gamma=star if corrected else star / 2.0)
     return Promise(start=start, gamma_star=star, B2=B2, B_phi=B_phi, heads=heads)
@@ -177,21 +192,12 @@ def _groups(heads: int, law: str, rng: np.random.Generator) -> tuple[Array, Arra
     """alpha and counts."""
     if law == "uniform":
         if heads > MOST_SINGLE_HEADS:
-            raise InputError(
-                message(f"`heads` is {heads}; with alpha from an interval every head is kept, at most "
-                        f"{MOST_SINGLE_HEADS}.", "alpha_law='sign'")
-            )  # fmt: skip
+            kept = f"with alpha from an interval every head is kept, at most {MOST_SINGLE_HEADS}"
+            raise InputError(message(f"`heads` is {heads}; {kept}.", "alpha_law='sign'"))
         return rng.uniform(-1.0, 1.0, heads), np.ones(heads)
-    if law != "sign":
-        raise InputError(message(f"`alpha_law` is {law!r}; wanted 'sign' or 'uniform'."))
     plus = int(rng.binomial(heads, 0.5))
     if heads == 1:
         return np.array([1.0 if plus else -1.0]), np.ones(1)
     if plus in (0, heads):
         return np.full(2, 1.0 if plus else -1.0), np.array([heads - 1.0, 1.0])
     return np.array([1.0, -1.0]), np.array([float(plus), float(heads - plus)])
-
-
-def _probability(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise InputError(message(f"`delta` is {delta}; wanted a probability strictly between 0 and 1."))

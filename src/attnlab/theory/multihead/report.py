@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import LARGEST, instance, number, shown, whole
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import MultiHead
@@ -23,6 +24,8 @@ from attnlab.theory.multihead.ntk import NtkMargin, head_norms, ntk_margin, outp
 COIN = float(np.log(2.0))
 # Steps, and sequences, up to which bounds are looked at for the first that says something.
 FURTHEST = 2.0**200
+# The least number above 0.
+LEAST_STEP = 5e-324
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,15 +172,16 @@ def good_initialization(
     >>> found.good, found.corrected.enough
     (True, False)
     """
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    instance("model", model, MultiHead, "al.models.MultiHead")
     shape = Shape.of(tokens.x, decoder=model.decoder, sharp=sharp)
     if R is not None:
-        if not shape.R <= R < np.inf:
-            raise InputError(message(f"`R` is {R}; wanted a finite number at least {shape.R:.6g}, as tokens have it."))
+        if not number("R", R) >= shape.R:
+            least = f"wanted a finite number at least {shape.R:.6g}, as tokens have it"
+            raise InputError(message(f"`R` is {shown(R)}; {least}."))
         shape = Shape(T=shape.T, d=shape.d, R=float(R), decoder=model.decoder, sharp=sharp)
-    K = tokens.n if steps is None else steps
-    for name, value in (("steps", K), ("step", 1.0 if step is None else step)):
-        if not (value > 0 and np.isfinite(value)):
-            raise InputError(message(f"`{name}` is {value}; wanted a finite number above 0."))
+    K = tokens.n if steps is None else whole("steps", steps)
+    step = None if step is None else number("step", step, above=0)
     margin = ntk_margin(tokens, model, weights)
     started = outputs(tokens, model, weights)
     B2 = max(1.0, float(head_norms(model.check(tokens, weights)).max()))
@@ -198,8 +202,9 @@ def good_initialization(
 def _at_best(shape: Shape, start: GoodStart, H: float, K: float, *, corrected: bool) -> GoodStartBounds:
     """Corollary 2 at its largest step, with H heads or those needed if H is less, for one sequence."""
     needed = corollary_2(shape, start, K=K, n=1, step=1.0, corrected=corrected).heads
-    heads = max(float(H), needed)
+    heads = min(max(float(H), needed), LARGEST)
     step = corollary_2(shape, start, K=K, n=1, step=1.0, H=heads, corrected=corrected).largest_step
+    step = max(step, LEAST_STEP)  # of a step beyond that the bounds are inf, and say nothing
     return corollary_2(shape, start, K=K, n=1, step=step, H=heads, corrected=corrected)
 
 
@@ -207,7 +212,8 @@ def _promises(
     shape: Shape, start: GoodStart, H: int, K: float, n: int, step: float, start_loss: float, corrected: bool
 ) -> Promises:
     best, target = _at_best(shape, start, H, K, corrected=corrected), proposition_7(shape, start, 1.0 / K)
-    found = corollary_2(shape, start, K=K, n=n, step=step, H=max(float(H), best.heads), corrected=corrected)
+    heads = min(max(float(H), best.heads), LARGEST)
+    found = corollary_2(shape, start, K=K, n=n, step=max(step, LEAST_STEP), H=heads, corrected=corrected)
     train, gap = float(found.train.value), float(found.generalization.value)
 
     def train_says(k: float) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
+from attnlab.checks import instance
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import MultiHead, check_sequences
@@ -87,6 +88,7 @@ def stability(
     (4,)
     """
     check_sequences(tokens)
+    instance("model", model, MultiHead, "al.models.MultiHead")
     if isinstance(rule, StepRule) and rule.name == "polyak":
         raise InputError(
             message("`rule` reads the loss, which a sequence of zeros does not leave alone.", "al.gd, al.ngd, al.adam")

@@ -1,0 +1,102 @@
+"""A user's own functions, tried once before they are compiled, so that what goes wrong in them is told in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnlab.checks import shown
+from attnlab.data.tokens import Tokens
+from attnlab.errors import AttnlabError, InputError, message
+from attnlab.models.hashable import check_hashable
+from attnlab.models.heads import Concave, Head, Linear, Mlp, ReluSum
+from attnlab.models.losses import LOSSES, Loss
+
+# What JAX raises where a function wants numbers while it is being compiled.
+_TRACED = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerIntegerConversionError,
+)
+_OURS = (Linear, ReluSum, Concave, Mlp)
+
+
+@contextmanager
+def told_as(name: str, called: str) -> Iterator[None]:
+    """What goes wrong inside is the fault of the argument `name`, a function, and is said so."""
+    try:
+        yield
+    except AttnlabError:
+        raise
+    except _TRACED as error:
+        raise InputError(
+            message(
+                f"`{name}` asks for numbers while it is compiled: NumPy, float() or a Python `if` on an array.",
+                "write it with jax.numpy: jnp.sum for np.sum, jnp.where for if",
+            )
+        ) from error
+    except Exception as error:
+        problem = f"`{name}` raises {type(error).__name__}: {_first_line(error)}"
+        raise InputError(message(problem, f"it is called with {called}, and written with jax.numpy")) from error
+
+
+def check_functions(tokens: Tokens, loss: Loss, head: Head) -> None:
+    """Refuse a head or a loss of the user's own that cannot be compiled, or does not give one real number."""
+    number = jax.ShapeDtypeStruct((), jnp.float64)
+    if not isinstance(head, _OURS):
+        one = tokens if tokens.trials is None else tokens[0]
+        with told_as("head", "one attention output, a vector (d,)"):
+            constants = head.constants(one)
+        output = jax.ShapeDtypeStruct((tokens.d,), jnp.float64)
+        _try("head", head.apply, "one attention output, a vector (d,)", constants, output)
+    if loss not in LOSSES.values():
+        function = getattr(loss, "function", loss.value)
+        _try("loss", function, "one margin, a number", number)
+
+
+def _try(name: str, function: Callable[..., Any], called: str, *arguments: Any) -> None:
+    with told_as(name, called):
+        found = jax.eval_shape(function, *arguments)
+    if getattr(found, "shape", None) != ():
+        what = f"an array of shape {found.shape}" if hasattr(found, "shape") else shown(found)
+        raise InputError(message(f"`{name}` gives {what}; wanted one number.", f"it is called with {called}"))
+    if found.dtype.kind != "f":
+        raise InputError(
+            message(f"`{name}` gives a number of type {found.dtype}; wanted a real number, to take derivatives of.",
+                    "jnp.asarray(..., dtype=float)")
+        )  # fmt: skip
+
+
+def check_metrics(metrics: Any) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """Names and functions of a user's own metrics; `None` is none."""
+    if metrics is None:
+        return ()
+    wanted = "a dict of names and functions"
+    if not hasattr(metrics, "items"):
+        raise InputError(message(f"`metrics` is {shown(metrics)}; wanted {wanted}.", 'metrics={"mine": function}'))
+    for name, function in metrics.items():
+        if not isinstance(name, str) or not callable(function):
+            raise InputError(message(f"`metrics` has {shown(name)}: {shown(function)}; wanted {wanted}."))
+        check_hashable(f"metrics[{name!r}]", function)
+    return tuple(metrics.items())
+
+
+def call_metrics(user: tuple[tuple[str, Callable[..., Any]], ...], view: Any) -> dict[str, Any]:
+    """Values of a user's own metrics, while a program is compiled."""
+    found = {}
+    for name, function in user:
+        with told_as(f"metrics[{name!r}]", f"a {type(view).__name__}"):
+            value = jnp.asarray(function(view))
+        if value.dtype.kind not in "fiub":
+            raise InputError(message(f"`metrics[{name!r}]` gives numbers of type {value.dtype}; wanted real ones."))
+        found[name] = value
+    return found
+
+
+def _first_line(error: Exception, most: int = 200) -> str:
+    text = str(error).strip().split("\n")[0]
+    return text if len(text) <= most else f"{text[:most]}..."

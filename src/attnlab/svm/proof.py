@@ -1,0 +1,135 @@
+"""Is it a proof? Weights that are to show that no W separates, judged at the scale of the data, exponents kept.
+
+Weights l >= 0 with sum l A = 0 prove it. Numbers round, so the sum counts as zero where every entry of it cancels:
+
+    |sum_j l_j A_j|_ab <= CANCELS (sum_j |l_j| |A_j|)_ab     for all a and b.
+
+Then the rows, each entry moved by that share of itself, have no W at all. The norm of the sum would not do: the rows
+(1, 1e-20) and (-1, 1e-20) cancel to 1e-20 of their length, and W = (0, 1e20) separates them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.data.tokens import Array
+from attnlab.svm.rows import Rows
+
+# Weights count as a proof if what they weigh cancels to this, entry by entry.
+CANCELS = 1e-11
+# Weights of rows below this share of the heaviest may be rounding; without them they must prove as much.
+NEGLIGIBLE = 1e-12
+# Products between one over this and this are not touched by underflow or overflow.
+SAFE = 2.0**900
+NONE = -(2**40)  # the exponent of zero: below all others
+
+
+def proving(rows: Rows, weights: Array) -> Array | None:
+    """These weights, or those of them that are not negligible, if they prove that no W meets the rows; else None."""
+    above = rows.inequalities(weights)
+    if not (np.isfinite(weights).all() and (above >= 0).all() and above.sum() > 0):
+        return None
+    if cancellation(rows, weights) <= CANCELS:
+        return weights
+    main = _without_negligible(weights, _within(rows))
+    if rows.inequalities(main).sum() > 0 and cancellation(rows, main) <= CANCELS:
+        return main
+    return None
+
+
+def proving_vectors(vectors: Array, weights: Array) -> Array | None:
+    """The same for vectors: weights >= 0 whose combination cancels in every entry, as far as rounding lets it."""
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        return None
+    if _vectors_cancel(vectors, weights):
+        return weights
+    main = _without_negligible(weights, np.abs(vectors).max(axis=1))
+    return main / main.sum() if main.sum() > 0 and _vectors_cancel(vectors, main) else None
+
+
+def _without_negligible(weights: Array, lengths: Array) -> Array:
+    """The weights of rows that weigh more than rounding."""
+    sizes = np.abs(weights) * lengths
+    return np.where(sizes > NEGLIGIBLE * sizes.max(), weights, 0.0)
+
+
+def cancellation(rows: Rows, weights: Array) -> float:
+    """The largest |sum l A|_ab / (sum |l| |A|)_ab over the entries; 0 for rows that are zero."""
+    if _in_range(rows, weights):
+        left = np.abs(rows.adjoint(weights))
+        whole = Rows(np.abs(rows.p), np.abs(rows.queries), rows.query, rows.where, rows.shape, None, rows.each)
+        right = whole.adjoint(np.abs(weights))
+    else:
+        left, right = _entry_by_entry(rows, weights)
+    return float((left / np.where(right > 0, right, 1.0)).max())
+
+
+def residual(rows: Rows, weights: Array) -> float:
+    """|sum l A| / sum |l| |A|, in Frobenius norms; 0 for rows that are zero."""
+    p, p_exponent = unit_exponents(rows.p)
+    queries, q_exponent = unit_exponents(rows.queries)
+    weight, exponent = np.frexp(weights)
+    shift = 0 if rows.shift is None else rows.shift
+    exponent = exponent + p_exponent + q_exponent[rows.query] + shift
+    lengths = np.linalg.norm(p, axis=1) * np.linalg.norm(queries, axis=1)[rows.query]
+    live = (weight != 0) & (lengths > 0)
+    if not live.any():
+        return 0.0
+    share = np.where(live, np.ldexp(weight, np.where(live, exponent - exponent[live].max(), 0)), 0.0)
+    combined = Rows(p, queries, rows.query, rows.where, rows.shape).adjoint(share)
+    return float(np.linalg.norm(combined)) / float(np.abs(share) @ lengths)
+
+
+def unit_exponents(vectors: Array) -> tuple[Array, NDArray[np.intp]]:
+    """Each row vector as one of largest entry in [1/2, 1) times a power of two; zero ones keep the exponent 0."""
+    exponents = np.frexp(np.abs(vectors).max(axis=1, initial=0.0))[1].astype(np.intp)
+    return np.ldexp(vectors, -exponents[:, None]), exponents
+
+
+def _in_range(rows: Rows, weights: Array) -> bool:
+    """Are all products of weights, differences and queries float64 numbers, as they are?"""
+    if rows.shift is not None:
+        return False
+    smallest = largest = 1.0
+    for values in (weights, rows.p, rows.queries):
+        sizes = np.abs(values)
+        smallest *= float(sizes.min(where=sizes > 0, initial=1.0))
+        largest *= float(sizes.max(initial=1.0))
+    return smallest > 1.0 / SAFE and largest < SAFE
+
+
+def _within(rows: Rows) -> Array:
+    """|A_j| where that is a number; else the nearest to it."""
+    lengths = np.abs(rows.p).max(1) * np.abs(rows.queries).max(1)[rows.query]
+    return np.nan_to_num(lengths, posinf=np.finfo(np.float64).max)
+
+
+def _entry_by_entry(rows: Rows, weights: Array) -> tuple[Array, Array]:
+    """|sum l A| and sum |l| |A|, both up to one power of two per entry: mantissas and exponents apart."""
+    used = np.flatnonzero(weights)
+    d = rows.p.shape[1]
+    weight, exponent = np.frexp(weights[used])
+    p, p_exponent = np.frexp(rows.p[used])
+    q, q_exponent = np.frexp(rows.queries[rows.query[used]])
+    exponent = exponent.astype(np.intp) + (0 if rows.shift is None else rows.shift[used])
+    left, right = np.zeros((2, d, d))
+    for a in range(d):
+        terms = (weight * p[:, a])[:, None] * q  # (used, d)
+        left[a], right[a] = _sums(terms, (exponent + p_exponent[:, a])[:, None] + q_exponent)
+    return left, right
+
+
+def _sums(terms: Array, exponents: NDArray[np.intp]) -> tuple[Array, Array]:
+    """|sum| and sum of absolute values over the first axis of terms times 2^exponents, up to a power of two each."""
+    exponents = np.where(terms == 0, NONE, exponents)
+    apart = np.maximum(exponents - exponents.max(axis=0, initial=NONE), -2000)
+    scaled = np.ldexp(terms, apart)
+    return np.abs(scaled.sum(axis=0)), np.abs(scaled).sum(axis=0)
+
+
+def _vectors_cancel(vectors: Array, weights: Array) -> bool:
+    weight, exponent = np.frexp(weights)
+    mantissas, exponents = np.frexp(vectors)
+    left, right = _sums(weight[:, None] * mantissas, exponent.astype(np.intp)[:, None] + exponents)
+    return bool((left <= CANCELS * right).all())
