@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCE := pyproject.toml src/attnlab/__init__.py
 
-.PHONY: demo test test-all lint bench clean help
+.PHONY: demo test test-all fuzz lint bench clean help
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -22,6 +22,11 @@ test: $(VENV)/.test  ## the tests, with a sample of the slow ones
 
 test-all: $(VENV)/.test  ## every test
 	$(BIN)/python -m pytest $(PARALLEL) --slow all
+
+# Exit code 1 if anything but a right answer or a typed error came of a call; least failing calls go to a file.
+SECONDS := 60
+fuzz: $(VENV)/.test  ## hostile calls over the whole API on all cores: make fuzz SECONDS=600
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS)
 
 lint: $(VENV)/.dev  ## style and types
 	$(BIN)/ruff check .
