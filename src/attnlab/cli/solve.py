@@ -132,6 +132,8 @@ class _Work:
         """W and its certificate."""
         solution = self.solution
         found = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values}
+        if solution.multiplier_exponent:
+            found["multiplier_exponent"] = solution.multiplier_exponent
         found["selected"] = self.chosen
         if self.kept is not None:
             found["kept"] = self.kept

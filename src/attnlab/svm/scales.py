@@ -9,8 +9,8 @@ with powers of two, so that nothing is rounded: data scaled by powers of two giv
 exponent is that of the shortest row, which W is about one over. Rows up to 2^REACH times as long stay so. Longer ones
 are shortened by 2^excess: that asks more of W than they do, so W meets them; and the gap is stated for what they ask.
 
-If the answer itself is beyond float64 (W, the multipliers, of order |A|^-2 in the Frobenius norm, or the margin), an
-InputError says so.
+If the answer itself is beyond float64 (W, or the margin), an InputError says so. Multipliers, of order |A|^-2 in the
+Frobenius norm, then keep their common power of two apart, as `multiplier_exponent`.
 """
 
 from __future__ import annotations
@@ -141,13 +141,15 @@ def restored(
     powers = -measure.degree * scale.exponent - scale.excess
     check_range("W", np.abs(found.W), -scale.exponent, rows, scale)
     check_range("the margin", found.margin, scale.exponent, rows, scale)
-    check_range("the multipliers", np.abs(inside), powers, rows, scale)
+    taken = _beyond_range(np.abs(inside), powers)
+    powers = powers - taken
     W, multipliers = np.ldexp(found.W, -scale.exponent), np.ldexp(inside, powers)
     scaled = replace(
         found,
         W=W,
         margin=float(np.ldexp(found.margin, scale.exponent)),
         multipliers=rows.scatter(multipliers),
+        multiplier_exponent=taken,
         rank_floor=None if found.rank_floor is None else float(np.ldexp(found.rank_floor, -scale.exponent)),
         face=_scaled_face(found.face, scale.exponent),
     )
@@ -263,6 +265,12 @@ def check_range(what: str, sizes: Array | float, powers: NDArray[np.intp] | int,
             hint,
         )
     )
+
+
+def _beyond_range(sizes: Array, powers: NDArray[np.intp]) -> int:
+    """The exponent of the largest of sizes times 2^powers, where float64 has not all its digits; else 0."""
+    largest = largest_exponent(sizes, powers)
+    return 0 if largest is None or LEAST <= largest <= MOST else largest
 
 
 def _longest(vectors: Array) -> int:

@@ -33,6 +33,7 @@ class MarginSolution:
         margin: 1 / |W|, the margin of the unit direction; 0 if infeasible, inf if unconstrained.
         multipliers: dual variables, laid out as the tokens are, zero at selected and masked tokens:
             `W = sum multipliers (x_selected - x_t) z^T`. For the nuclear norm that sum has largest singular value 1.
+            Of order |x|^-2 |z|^-2, they may have no float64 numbers where W has: see `multiplier_exponent`.
         values: (x_selected - x_t)^T W z, laid out likewise; NaN at selected and masked tokens.
         value_error: how far each of those may be from the exact solution's, by the gap; laid out likewise.
         support: tokens whose constraint is tight; None with `reason` where the gap is too large to tell.
@@ -50,6 +51,8 @@ class MarginSolution:
         unique: is this the only optimum? Always, in the Frobenius norm and others that are strictly convex. For the
             nuclear norm as the gap tells, None with `reason` where it does not; None in other norms.
         face: for the nuclear norm: all optima; see `distance_to_face`.
+        multiplier_exponent: the multipliers are `2^multiplier_exponent` times those given; 0 but for data of extreme
+            scale.
     """
 
     W: Array
@@ -70,6 +73,7 @@ class MarginSolution:
     reason: str | None = None
     unique: bool | None = None
     face: OptimalFace | None = None
+    multiplier_exponent: int = 0
 
     @property
     def feasible(self) -> bool:
