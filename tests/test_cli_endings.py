@@ -30,14 +30,9 @@ def ended(capsys, error) -> tuple[int, str]:
 
 
 def program(code: str, *, arguments=(), **options) -> subprocess.Popen:
-    """A light one: nothing but the command line's own modules; it minds Ctrl-C even if these tests run under nohup."""
+    """A light one: nothing but the command line's own modules."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **options,
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env=dict(os.environ), **options
     )
 
 
@@ -143,7 +138,11 @@ def test_ctrl_c_that_python_drops_comes_again(capsys):
     assert "stopped" in capsys.readouterr().err
 
 
-STARTED = "import sys, time\nfrom attnlab.cli import ending\n"
+# Ctrl-C is minded as in a terminal, even if these tests run under nohup.
+STARTED = (
+    "import signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from attnlab.cli import ending\n"
+)
 
 
 def interrupted(code: str, *, times: int = 1) -> tuple[int, str]:

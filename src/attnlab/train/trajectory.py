@@ -198,7 +198,8 @@ class Trajectory(Trained):
 
 _SIGNS = ("stalled_at", "underflow_at")
 # What is infinite or NaN only where it overflowed, or where the weights did.
-_FINITE = ("loss", "excess_loss", "norm", "norm_K", "norm_Q", "norm_u", "norm_U", "norm_W", "step_length")
+_FINITE = ("loss", "excess_loss", "test_loss", "norm", "largest_norm", "moved", "hidden_moved", "step_length")
+_FINITE_OF_PARTS = ("norm_", "moved_", "distance_")
 
 
 def _stalled_remark(run: Trajectory) -> str | None:
@@ -221,7 +222,8 @@ def _underflow_remark(run: Trajectory) -> str | None:
 
 
 def _metric_remark(run: Trajectory, name: str) -> str | None:
-    if name not in _FINITE and name not in (run.config.get("metrics") or {}):
+    ours = name in _FINITE or name.startswith(_FINITE_OF_PARTS)
+    if not ours and name not in (run.config.get("metrics") or {}):
         return None
     bad = ~np.isfinite(run.metrics[name])
     if not bad.any():
