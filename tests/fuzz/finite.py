@@ -127,6 +127,9 @@ def _remarked(run: Any, metric: str) -> bool:
 
 def _explained(value: Any) -> bool:
     """Does the result itself say why numbers are missing? A status decides; a reason, where there is no status."""
+    diverged = getattr(getattr(value, "run", None), "diverged", None)
+    if diverged is not None and np.any(diverged):
+        return True
     status = getattr(value, "status", None)
     if isinstance(status, Enum):
         return status.name not in PROMISING

@@ -33,6 +33,7 @@ ENVIRONMENT = {
 }
 MEMORY = 8 * 2**30  # bytes of addresses of one process
 TOLD_EVERY = 500  # calls
+MANY = 10**12  # calls, more than anybody waits for
 
 
 @dataclass
@@ -296,8 +297,8 @@ def again(path: Path) -> Work:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long (default 60)")
-    parser.add_argument("--calls", type=int, default=10**12, help="how many calls at most")
+    parser.add_argument("--seconds", type=float, help="how long (default 60, or until `--calls` are made)")
+    parser.add_argument("--calls", type=int, help="how many calls at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one case, or one room")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -313,7 +314,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.again:
         done = again(options.again)
     else:
-        done = together(options.seed, options.processes, options.seconds, options.calls, options.only)
+        endless = 60.0 if options.calls is None else float("inf")
+        limit = endless if options.seconds is None else options.seconds
+        done = together(options.seed, options.processes, limit, options.calls or MANY, options.only)
     seconds = time.monotonic() - begin
     if not options.again:
         explain(done.faults, 120.0)

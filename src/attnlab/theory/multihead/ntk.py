@@ -177,7 +177,7 @@ def head_norms(weights: Mapping[str, Array]) -> Array:
 
 def total_norm(weights: Mapping[str, Array], counts: ArrayLike) -> Array:
     """Norm over all heads, (...)."""
-    return np.sqrt(np.sum(np.asarray(counts, dtype=np.float64) * head_norms(weights) ** 2, axis=-1))
+    return lengths(np.sqrt(np.asarray(counts, dtype=np.float64)) * head_norms(weights))
 
 
 def _combined(

@@ -30,7 +30,7 @@ class Stability:
     """Distances of the weights, over all heads, from those of runs that left one sequence out.
 
     Attributes:
-        distances: one for each sequence, (n,) after the trial axis of the data.
+        distances: one for each sequence, (n,) after the trial axis of the data; not finite where `run.diverged`.
         moved: how far the run on all sequences went from its start; () or (trials,).
         run: all runs; trial (n + 1) s is data set s as it is, the n trials after it each leave one sequence out. What
             it records as loss of these includes log(2) / n for the sequence that is not there.
