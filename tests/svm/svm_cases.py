@@ -50,3 +50,8 @@ def cross(seed, n=4, T=4, d=6):
     rng = np.random.default_rng([79, seed])
     tokens = Tokens(x=rng.standard_normal((n, T, d)), z=rng.standard_normal((n, d)), y=np.ones(n))
     return tokens, rng.integers(T, size=n)
+
+
+def scaled(tokens, k, j):
+    """Tokens times 2^k, queries times 2^j."""
+    return Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y, mask=tokens.mask)

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from exact_verifier import judge_proof
-from svm_cases import cross
+from svm_cases import cross, scaled
 
 import attnlab as al
 from attnlab import InputError, Tokens
@@ -20,10 +20,6 @@ def _every_warning_is_an_error():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def scaled(tokens, k, j):
-    return Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y)
 
 
 @pytest.mark.parametrize("seed", range(5))

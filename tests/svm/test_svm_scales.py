@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from exact_verifier import judge_exactly, judge_proof
-from svm_cases import cross, problem
+from svm_cases import cross, problem, scaled
 
 import attnlab as al
 from attnlab import InputError, Tokens
@@ -33,10 +33,6 @@ def _every_warning_is_an_error():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def scaled(tokens, k, j):
-    return Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y, mask=tokens.mask)
 
 
 def solved(tokens, selected, norm):
