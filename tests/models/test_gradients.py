@@ -82,6 +82,7 @@ def gradient_value(tokens, params, **kinds):
     return {k: m * np.exp(log_scale[k]).reshape(lead + (1,) * (m.ndim - len(lead))) for k, m in mantissa.items()}
 
 
+@pytest.mark.slow  # a program is compiled for each
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kind", ["W", "KQ", "KQ-low"])
 @pytest.mark.parametrize("head", HEADS)
