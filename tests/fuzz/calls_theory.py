@@ -32,7 +32,7 @@ def is_locally_optimal(src: Source) -> Call:
 @case("theory.locally_optimal_selections", weight=1.5)
 def locally_optimal_selections(src: Source) -> Call:
     data = tokens(src)
-    kwargs = some_of(src, {"head": head, "limit": lambda src: src.choose((100, 0, -1, None, 1.5, 10**25, "a"))})
+    kwargs = some_of(src, {"head": head, "limit": lambda src: src.choose((100, 0, -1, None, 1.5, 2000, "a"))})
     kwargs.setdefault("limit", 30)
     return Call(theory.locally_optimal_selections, (maybe_tokens(src, data),), kwargs)
 

@@ -27,6 +27,7 @@ DOCUMENTED = {
     ("MarginSolution", r"values|value_error"): "nan inf",  # NaN at selected and masked tokens; inf: no bound is known
     ("MarginSolution", r"margin"): "inf",  # unconstrained
     ("MarginSolution", r"gap|direction_error"): "inf",  # no bound is known
+    ("HardMargin", r"upper|gap"): "inf",  # no bound was found
     ("Combination", r"gamma"): "inf",  # where W^mm alone does best
     ("Combination", r"correlation|misalignment|finite_correlation|margin_correlation"): "nan",  # of parts that are zero
     ("Combination", r"least_squares_correlation"): "nan",
@@ -52,6 +53,7 @@ DOCUMENTED = {
     ("FlowTrajectory", r"exponent"): "inf nan",  # -inf where masked, NaN where the trial gave up
     ("RegularizationPath", r".*"): "inf nan",  # where nothing was found; `status` is one per radius, judged apart
     ("Part", r"worst|tightness"): "inf nan",  # its verdict says so
+    ("Outcome", r"worst|tightness"): "inf nan",
     ("Dissimilarity", r"exponents.*"): "inf",  # no exponent is too large
 }
 

@@ -125,7 +125,8 @@ def _optimal(problem: Problem, solution: Any, tolerance: float) -> str | None:
     values, sizes = _values(problem, W)
     slack = np.minimum(ROUNDING * (1 + sizes), GROSS).astype(float)
     least = float(values[~problem.equal].min())
-    if least < 1 - float(slack.max()):
+    stated = min(float(solution.violation), tolerance)
+    if least < 1 - float(slack.max()) - stated:
         return f"infeasible: the least value is {least!r}"
     if problem.equal.any() and (np.abs(values[problem.equal]) > 1e-8 * (1 + sizes[problem.equal])).any():
         return "kept tokens are not level"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.checks import whole
 from attnlab.claims.given import level, one_number, part_name
 from attnlab.claims.parts import Part, Tally, together
 from attnlab.claims.scale import Scale
@@ -156,7 +157,7 @@ def within(worst: float, tolerance: float, *, instances: int, name: str = "worst
     >>> within(1e-12, 1e-10, instances=5).verdict.value
     'holds'
     """
-    if not instances:
+    if whole("instances", instances, 0) == 0:
         return Outcome(verdict=Verdict.NOT_APPLICABLE, instances=0, **facts)
     worst, tolerance = one_number("worst", worst), level("tolerance", tolerance)
     verdict = Verdict.HOLDS if worst <= tolerance else Verdict.FAILS  # NaN fails

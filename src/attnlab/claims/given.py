@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -61,6 +60,7 @@ def part_name(value: Any) -> str:
 
 def id_list(ids: Any, what: str) -> list[str]:
     """Ids of claims or figures: one, or several."""
-    if not isinstance(ids, Iterable):
-        raise InputError(message(f"`ids` is {shown(ids)}; wanted the id of a {what}, or a list of them."))
-    return [ids] if isinstance(ids, str) else list(ids)
+    try:
+        return [ids] if isinstance(ids, str) else list(ids)
+    except TypeError as error:
+        raise InputError(message(f"`ids` is {shown(ids)}; wanted the id of a {what}, or a list of them.")) from error

@@ -18,6 +18,7 @@ from attnlab.models.extremes import logits_overflow, prepared
 from attnlab.models.functions import check_functions
 from attnlab.models.heads import Head, Linear, as_head
 from attnlab.models.losses import Loss, as_loss
+from attnlab.models.powers import check_finite
 from attnlab.models.precision import in_float64
 
 HeadLike = str | Head | Callable[[Any], Any]
@@ -200,5 +201,6 @@ def gradient(
     params = check_weights(weights, tokens)
     model, problem = _prepared(tokens, params, loss, head)
     scaled = _sloped(model, params, problem, tokens.trials is not None)
+    check_finite("gradient", scaled.mantissa.values())
     to_numpy = {k: np.asarray(v) for k, v in scaled.mantissa.items()}
     return to_numpy, {k: np.asarray(v) for k, v in scaled.log_scale.items()}

@@ -105,6 +105,7 @@ class Network(ABC):
 
     def check(self, data: Sequences, weights: Weights, name: str = "weights") -> dict[str, np.ndarray]:
         """Weights as float64, with the trial axis of the data if it has one."""
+        data = Sequences.of(data, "data")
         check_range("data", data.x, 2, least=LEAST_SQUARABLE)
         shapes = self.shapes(data.T, data.d)
         if not isinstance(weights, Mapping) or set(weights) != set(shapes):

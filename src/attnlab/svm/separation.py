@@ -38,7 +38,7 @@ class HardMargin:
         multipliers: a >= 0, (N,), scaled so that `u = sum a_i y_i x_i`, up to the gap: the classifier is the sign of
             sum a_i y_i k(x_i, x). NaN if no u was found.
         lower: the margin of u; 0 if no u was found.
-        upper: a margin that no unit direction exceeds.
+        upper: a margin that no unit direction exceeds; inf where no bound was found.
         gap: upper / lower - 1; inf if no u was found.
         support: points on the margin; None where the gap is too large to tell.
         status: what was found, as a sentence.
@@ -152,10 +152,11 @@ class Lengths:
         combined = points.measured(found.multipliers)[1]
         least = float(np.ldexp(values, self.excess).min())
         proved = float(np.ldexp(values - rounding, self.excess).min())
-        if not proved > 0:
+        lower = least / length
+        if not (proved > 0 and lower > 0):  # a margin below the least float64 number is none that can be shown
             return not_separable(np.full(len(values), np.nan), np.inf, np.inf, SeparationStatus.UNDECIDED)
         asks = float(np.ldexp(found.multipliers, -self.excess).sum())
-        lower, upper = least / length, combined / asks if asks > 0 else np.inf
+        upper = combined / asks if asks > 0 else np.inf
         gap = max(upper / lower - 1.0, 0.0)
         certified = gap <= tolerance and proved >= (1.0 - UNSURE) * least
         return replace(

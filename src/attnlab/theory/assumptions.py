@@ -78,7 +78,10 @@ def assumption_b1_proxy(
             name="B.1 (proxy)", holds=found.feasible, slack=np.inf if found.feasible else -np.inf, evidence=facts
         )
     values = found.values[np.isfinite(found.values)]
-    mean = float(values.mean())
+    with np.errstate(over="ignore"):
+        mean = float(values.mean())
+    if np.isinf(mean):  # of the sum
+        mean = float((values / values.size).sum())
     facts |= {"mean": mean, "largest": float(values.max())}
     return AssumptionCheck(name="B.1 (proxy)", holds=mean < threshold, slack=threshold - mean, evidence=facts)
 

@@ -116,10 +116,11 @@ def local_cone(
     leads, T = Leads.of(tokens, head), int(tokens.visible.sum(-1).max())
     spread = leads.largest_spread(tokens.visible)
     ratio = spread / verdict.lead if verdict.lead > 0 else np.inf
-    if np.isfinite(64.0 * T * spread * A) and np.isfinite(64.0 * T * ratio * A):
-        log = float(np.log(64.0 * T * spread * A / verdict.lead))
-    else:
-        log = float(np.log(64.0 * T * A)) + leads.log_ratio(chosen, tokens.visible, support)
+    with np.errstate(divide="ignore"):  # an A that underflows is refused below
+        if np.isfinite(64.0 * T * spread * A) and np.isfinite(64.0 * T * ratio * A):
+            log = float(np.log(64.0 * T * spread * A / verdict.lead))
+        else:
+            log = float(np.log(64.0 * T * A)) + leads.log_ratio(chosen, tokens.visible, support)
     R = max(2.0, 1.0 / delta) * size * log
     if not np.isfinite(R):
         raise InputError(message(f"`tokens` have a cone of radius beyond float64; |W| = {size:.1e}."))

@@ -199,6 +199,7 @@ class Trajectory(Trained):
 _SIGNS = ("stalled_at", "underflow_at")
 # What is infinite or NaN only where it overflowed, or where the weights did.
 _FINITE = ("loss", "excess_loss", "test_loss", "norm", "largest_norm", "moved", "hidden_moved", "step_length")
+_INFINITE_ALONE = ("relative_step",)  # NaN where the start is zero
 _FINITE_OF_PARTS = ("norm_", "moved_", "distance_")
 
 
@@ -222,10 +223,11 @@ def _underflow_remark(run: Trajectory) -> str | None:
 
 
 def _metric_remark(run: Trajectory, name: str) -> str | None:
-    ours = name in _FINITE or name.startswith(_FINITE_OF_PARTS)
+    ours = name in _FINITE or name in _INFINITE_ALONE or name.startswith(_FINITE_OF_PARTS)
     if not ours and name not in (run.config.get("metrics") or {}):
         return None
-    bad = ~np.isfinite(run.metrics[name])
+    values = run.metrics[name]
+    bad = np.isinf(values) if name in _INFINITE_ALONE else ~np.isfinite(values)
     if not bad.any():
         return None
     records = 0 if run.trials is None else 1  # the axis of records

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.checks import one_of
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -224,8 +225,7 @@ def encoder_report(
     if data.trials is not None:
         raise InputError(message(f"`data` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
     _check(model)
-    if loss not in REDUCTIONS:
-        raise InputError(message(f"`loss` is {loss!r}; wanted one of {', '.join(map(repr, REDUCTIONS))}."))
+    one_of("loss", loss, tuple(REDUCTIONS))
     if step is not None:
         step = positive("step", step)
     longest = float(np.abs(data.x).max())
