@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from attnlab.data.tokens import Array
 from attnlab.svm.certificate import EPS, infeasible
 from attnlab.svm.dual import non_negative
-from attnlab.svm.proof import proving
+from attnlab.svm.proof import NONE, proving
 from attnlab.svm.rows import Rows
 from attnlab.svm.solution import MarginSolution, MarginStatus
 
@@ -30,7 +30,6 @@ WRITTEN_OUT = 2_000_000
 # Rounds of scaling rows and columns in turn.
 ROUNDS = 4
 TINY = float(np.finfo(np.float64).tiny)
-NONE = -(2**40)  # the exponent of zero: below all others
 
 
 def balanced_solution(

@@ -26,12 +26,11 @@ from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessI
 from attnlab.checks import finite_array
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.svm.certificate import EPS, UNSURE
 from attnlab.svm.dual import active_set, non_negative
 from attnlab.svm.proof import proving_vectors, unit_exponents
 from attnlab.svm.rows import ORDINARY, check_tolerance
 from attnlab.svm.separation import (
-    EPS,
-    UNSURE,
     HardMargin as HardMargin,
     Lengths,
     SeparationStatus as SeparationStatus,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.data.scale import rows_to_one
 from attnlab.data.tokens import Array
 from attnlab.svm.rows import Rows
 
@@ -83,8 +84,8 @@ def residual(rows: Rows, weights: Array) -> float:
 
 def unit_exponents(vectors: Array) -> tuple[Array, NDArray[np.intp]]:
     """Each row vector as one of largest entry in [1/2, 1) times a power of two; zero ones keep the exponent 0."""
-    exponents = np.frexp(np.abs(vectors).max(axis=1, initial=0.0))[1].astype(np.intp)
-    return np.ldexp(vectors, -exponents[:, None]), exponents
+    units, exponents = rows_to_one(vectors)
+    return units, exponents[:, 0].astype(np.intp)
 
 
 def _in_range(rows: Rows, weights: Array) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.data.scale import exponent
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.certificate import EPS, MET, UNSURE, infeasible, status_of
@@ -251,7 +252,7 @@ def check_range(what: str, sizes: Array | float, powers: NDArray[np.intp] | int,
     largest = largest_exponent(sizes, powers)
     if largest is None or LEAST <= largest <= MOST:
         return
-    p_exponent, q_exponent = (_longest(vectors) for vectors in (rows.p, rows.queries))
+    p_exponent, q_exponent = (exponent(vectors) for vectors in (rows.p, rows.queries))
     if rows.shift is not None:
         p_exponent += int(rows.shift.max())
     whole = p_exponent + q_exponent
@@ -271,8 +272,3 @@ def _beyond_range(sizes: Array, powers: NDArray[np.intp]) -> int:
     """The exponent of the largest of sizes times 2^powers, where float64 has not all its digits; else 0."""
     largest = largest_exponent(sizes, powers)
     return 0 if largest is None or LEAST <= largest <= MOST else largest
-
-
-def _longest(vectors: Array) -> int:
-    """The exponent of the largest entry."""
-    return int(np.frexp(np.abs(vectors).max())[1])

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.svm.certificate import UNSURE
 from attnlab.svm.ranges import LEAST, MOST, decimal, largest_exponent
 
-EPS = float(np.finfo(np.float64).eps)
-# Values, or a bound, that rounding may have moved by more than this certify nothing.
-UNSURE = 1e-3
 # Points longer than the shortest by more than two to this are shortened.
 LONGEST = 200
 

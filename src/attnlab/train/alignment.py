@@ -58,15 +58,6 @@ def unit(xp: Any, a: Any) -> Any:
     return a / xp.sqrt(xp.sum(a * a, axis=(-2, -1), keepdims=True))
 
 
-def lengths(a: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Frobenius norms over the last two axes, at any scale; infinite or NaN for matrices that are not finite."""
-    size = np.max(np.abs(a), axis=(-2, -1))
-    _, power = np.frexp(np.where(np.isfinite(size), size, 1.0))
-    small = np.ldexp(a, -power[..., None, None])
-    with np.errstate(over="ignore"):
-        return np.ldexp(np.sqrt(np.sum(small * small, axis=(-2, -1))), power)
-
-
 def _directions(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     left, right = real_array("a", a), real_array("b", b)
     for name, value in (("a", left), ("b", right)):

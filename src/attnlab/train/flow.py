@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.checks import instance, number, shown, whole
 from attnlab.data.fingerprint import fingerprint
+from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, ScaledGradient
@@ -25,7 +26,6 @@ from attnlab.models.heads import as_head
 from attnlab.models.losses import as_loss
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import log_norm, positive
-from attnlab.train.alignment import lengths
 from attnlab.train.firstmotion import FirstMotion
 from attnlab.train.flowtrajectory import FlowStatus, FlowTrajectory
 from attnlab.train.logtime import EULER, Path, integrate
@@ -347,7 +347,7 @@ def _log_rate(coordinates: Coordinates, start: dict[str, Array], log_gradient: d
     if "W" in start:
         return log_gradient["W"] + coordinates.log_scale
     with np.errstate(divide="ignore"):
-        log_K, log_Q = (float(np.log(lengths(start[name]))) for name in "KQ")
+        log_K, log_Q = (float(np.log(matrix_lengths(start[name]))) for name in "KQ")
     of_logits = 2.0 * coordinates.log_scale + max(log_gradient["K"] + log_Q, log_gradient["Q"] + log_K)
     return max(of_logits, max(log_gradient.values()) - max(log_K, log_Q))
 

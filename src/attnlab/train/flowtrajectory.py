@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.files import read_npz, write_npz
+from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.train.alignment import lengths
 from attnlab.train.trajectory import Trained
 
 # A token whose weight falls faster than t^-1/2 loses it. One that is left behind falls like t^-margin with margin at
@@ -98,7 +98,7 @@ class FlowTrajectory(Trained):
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
         with np.errstate(over="ignore", invalid="ignore"):
-            norm = np.median(lengths(self.W))
+            norm = np.median(matrix_lengths(self.W))
         return (
             f"FlowTrajectory({'+'.join(self.weights)}, {trials}time={self.time:.4g}, norm={norm:.4g}, "
             f"steps={int(np.sum(self.steps))}, {self.status.name.lower()})"

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.files import read_npz, write_npz
+from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.train.alignment import lengths
 
 
 class Status(Enum):
@@ -124,7 +124,7 @@ class Trajectory(Trained):
         lead = 0 if self.trials is None else 1
         if {"W", "K"} & set(self.weights):
             with np.errstate(over="ignore", invalid="ignore"):
-                norm = np.median(lengths(self.W))
+                norm = np.median(matrix_lengths(self.W))
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
                 squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
