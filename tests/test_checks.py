@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+import attnlab as al
 from attnlab import checks
 from attnlab.checks import (
     boolean_array,
@@ -592,3 +593,16 @@ def test_values_that_cannot_be_told_are_called_by_their_class():
 def test_values_in_messages_are_short(given):
     assert len(shown(given)) <= 63
     assert len(shown(given, 20)) <= 23
+
+
+@pytest.mark.parametrize("value", [np.array([]), np.array([True, False]), 1, 0.0, "True", None, [True]])
+def test_flags_are_true_or_false(value):
+    with pytest.raises(InputError, match=r"`fresh` is .* True or False"):
+        checks.flag("fresh", value)
+    assert checks.flag("fresh", np.bool_(True)) is True
+    for call in (
+        lambda: al.solve_margin(al.data.two_tokens(), [0], throw=value),
+        lambda: al.optimal_tokens(al.data.two_tokens(), return_ties=value),
+    ):
+        with pytest.raises(InputError, match="True or False"):
+            call()

@@ -141,9 +141,14 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
         raise InputError(message(f"`{name}` is {shown(value)}; wanted one of {', '.join(map(repr, choices))}."))
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    return bool(instance(name, value, bool | np.bool_, "True or False"))  # type: ignore[arg-type]
+
+
 def instance(name: str, value: Any, kind: type[Kind], wanted: str, hint: str | None = None) -> Kind:
     """Refuse what is not an object of this class; `wanted` names the class as users know it."""
-    if not _is(value, kind):
+    if not is_a(value, kind):
         raise InputError(message(f"`{name}` is {shown(value)}; wanted {wanted}.", hint))
     return value
 
@@ -202,7 +207,7 @@ def _called(value: Any) -> str:
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 
-def _is(value: Any, kind: Any) -> bool:
+def is_a(value: Any, kind: Any) -> bool:
     """isinstance, for objects that lie about their class as well."""
     try:
         return isinstance(value, kind)
@@ -300,7 +305,7 @@ def _from_objects(name: str, given: NDArray[Any]) -> Array:
 
 def _real(entry: Any) -> float | None:
     """One object as a float; None where it is no real number, or one beyond float64."""
-    if _is(entry, str | bytes | complex | np.complexfloating | np.ndarray | np.datetime64 | np.timedelta64):
+    if is_a(entry, str | bytes | complex | np.complexfloating | np.ndarray | np.datetime64 | np.timedelta64):
         return None
     try:
         found = float(entry)
@@ -311,7 +316,7 @@ def _real(entry: Any) -> float | None:
 
 
 def _object_hint(entry: Any) -> str | None:
-    if _is(entry, dict | set | frozenset) or hasattr(type(entry), "__next__"):
+    if is_a(entry, dict | set | frozenset) or hasattr(type(entry), "__next__"):
         return "list(value) has an order, and a length"
     return "value.toarray()" if hasattr(type(entry), "toarray") else None
 
@@ -345,7 +350,7 @@ def _within_index(name: str, given: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def _is_whole(value: Any) -> bool:
-    return _is(value, int | np.integer) and not _is(value, bool)
+    return is_a(value, int | np.integer) and not is_a(value, bool)
 
 
 def _as_whole(value: Any) -> int | None:
@@ -362,9 +367,9 @@ def _same_kind(value: Any, one: Any) -> bool:
 
 def _as_float(value: Any) -> float | None:
     """A Python, NumPy or zero-dimensional number; None for all else."""
-    if _is(value, bool | np.bool_ | list | tuple):
+    if is_a(value, bool | np.bool_ | list | tuple):
         return None
-    if _is(value, float | int | np.floating | np.integer):
+    if is_a(value, float | int | np.floating | np.integer):
         return _real(value)
     try:
         given = _as_numpy("", value)

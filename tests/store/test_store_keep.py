@@ -382,3 +382,18 @@ def test_a_fresh_result_replaces_the_old_one_only_once_it_is_there(tmp_path):
     assert store.keep("number", {}, fails).facts == {"value": 1}
     assert store.keep("number", {}, lambda: ({}, {"value": 2}), fresh=True).facts == {"value": 2}
     assert store.keep("number", {}, fails).facts == {"value": 2}
+
+
+@pytest.mark.parametrize(
+    ("compute", "options", "words"),
+    [
+        (len, {}, "`compute` is .* without arguments"),
+        (lambda config: {}, {}, "`compute` is .* without arguments"),
+        (lambda: {"a": [[1.0], [1.0, 2.0]]}, {}, "`compute` returned `a`, which is no array"),
+        (lambda: {"a": 1}, {"fresh": np.array([])}, "`fresh` is .* True or False"),
+    ],
+)
+def test_what_cannot_be_kept_is_told(store, compute, options, words):
+    with pytest.raises(InputError, match=words):
+        store.keep("k", {}, compute, **options)
+    assert list(store.runs()) == []

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import attnlab as al
+from attnlab.errors import InputError
 from attnlab.train import FlowStatus, PathStatus, Status
 
 TOKENS = al.data.sphere(n=3, T=4, d=5, seed=4)
@@ -121,3 +122,22 @@ def test_ordinary_data_are_worked_on_as_they_are():
     model = AttentionModel.of("W", al.models.LOSSES["logistic"], al.models.Linear())
     assert prepared(model, TOKENS, al.models.Linear())[0] is model
     assert isinstance(prepared(model, scaled(-180, 0), al.models.Linear())[0], ExtremeAttention)
+
+
+def test_a_matrix_near_the_end_of_floats_is_refused():
+    """W z overflows, though the tokens are zero along it; and small entries vanish beside large ones."""
+    tokens = al.Tokens(x=[[[1.0, 0.0], [0.0, 0.0]]], z=[[1.0, 1.0]], y=[1], v=[1.0, 0.0])
+    W = np.array([[0.5, 0.5], [1.7e308, 1.7e308]])
+    for data in (tokens, scaled(200, 0, tokens)):
+        with pytest.raises(InputError, match=r"overflow|differ by more than 1e300"):
+            al.models.attention(data, W)
+        with pytest.raises(InputError, match=r"overflow|differ by more than 1e300"):
+            al.descend(data, al.gd(0.1), init=W, steps=2)
+
+
+def test_a_trial_whose_logits_overflow_is_named_in_the_remarks():
+    x = np.zeros((2, 1, 2, 2))
+    x[0, 0, 0], x[1, 0, 0] = [0.0, 1e170], [1.0, 0.0]
+    tokens = al.Tokens(x=x, z=x[:, :, 0], y=np.ones((2, 1)), v=np.array([1.0, 0.0]))
+    told = " ".join(al.descend(tokens, al.gd(0.1), steps=3).remarks)
+    assert all(f"`{name}` is not finite" in told for name in ("loss", "attention"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from attnlab.checks import one_of
+from attnlab.checks import flag, one_of
 from attnlab.claims.claim import Claim, LeftOut, Outcome
 from attnlab.claims.given import id_list
 from attnlab.claims.names import named
@@ -197,6 +197,7 @@ def check(
         A `Checked` for each claim, in order.
     """
     scale = Scale.of(scale)
+    flag("fresh", fresh)
     wanted = list(wanted)
     checked_jobs(jobs)
     tell = on_part or (lambda done, total, what: None)

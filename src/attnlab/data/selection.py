@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, overload, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.checks import instance, real_array, shown
+from attnlab.checks import flag, instance, real_array, shown
 from attnlab.data.scale import dot
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, TiedScoresWarning, message
@@ -158,6 +158,7 @@ def optimal_tokens(
     >>> al.optimal_tokens(al.data.two_tokens())
     array([0])
     """
+    flag("return_ties", return_ties)
     found = comparable_scores(tokens, head)[0]
     gamma = np.where(tokens.visible, found, -np.inf)
     best = gamma.max(-1, keepdims=True)

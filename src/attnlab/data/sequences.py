@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, one_of, whole
+from attnlab.checks import finite_array, is_a, one_of, whole
 from attnlab.data.families import each_trial, room_for
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.fingerprint import digest
@@ -50,12 +50,11 @@ class Sequences(Sized):
     @classmethod
     def of(cls, data: Any, name: str = "sequences") -> Sequences:
         """Sequences as they are, or the x and y of `Tokens` without mask and with one label per sequence."""
-        if isinstance(data, Sequences):
+        if is_a(data, Sequences):
             return data
-        if isinstance(data, Tokens) and data.mask is None and data.K is None:
+        if is_a(data, Tokens) and data.mask is None and data.K is None:
             return cls(x=data.x, y=data.y, info=data.info)
-        masked = f"{data!r}, with a mask or labels of single queries"
-        given = masked if isinstance(data, Tokens) else type(data).__name__
+        given = f"{data!r}, with a mask or labels of single queries" if is_a(data, Tokens) else type(data).__name__
         raise InputError(message(f"`{name}` is {given}; wanted al.Sequences.", "al.Sequences(x=x, y=y)"))
 
     @classmethod

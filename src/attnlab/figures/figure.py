@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.checks import one_of
+from attnlab.checks import flag, one_of
 from attnlab.claims.claim import Verdict
 from attnlab.claims.given import truths_or_numbers
 from attnlab.claims.names import named
@@ -275,6 +275,7 @@ def make(
     from attnlab import __version__
 
     scale, tell = Scale.of(scale), on_part or (lambda done, total, what: None)
+    flag("fresh", fresh)
     if missing := figure.missing():
         raise InputError(message(f"{figure.id} cannot be made: {missing}.", "attnlab figure --list"))
 

@@ -33,6 +33,7 @@ from attnlab.models.powers import (
     LOG2,
     Powers,
     are_ordinary,
+    check_spread,
     exponent,
     is_ordinary,
     lowered,
@@ -52,6 +53,8 @@ def prepared(
     ordinary = all(is_ordinary(power) for power in powers)
     if ordinary and are_ordinary(params or {}):
         return model, make_problem(tokens, head)
+    for name, weight in (params or {}).items():
+        check_spread(name, weight)
     as_they_are = {field.name: getattr(model, field.name) for field in fields(model)}
     return ExtremeAttention(**as_they_are), _small_problem(tokens, head, powers)
 
@@ -111,7 +114,13 @@ def logits_overflow(problem: Problem, params: Mapping[str, NumpyArray]) -> np.nd
     terms = 2 * int(np.ceil(np.log2(problem.x.shape[-1] + 1)))
     if largest + terms < SURELY_FINITE:
         return None
-    return np.asarray(~np.isfinite(_logits(problem, attention)).all((-3, -2, -1)))
+    overflow = np.asarray(~np.isfinite(_logits(problem, attention)).all((-3, -2, -1)))
+    if problem.powers is None and "W" in attention:
+        # Tokens that are zero where W z is infinite would give 0 times infinity.
+        with np.errstate(over="ignore", invalid="ignore"):
+            keys = np.einsum("...de,...nke->...nkd", attention["W"], problem.z)
+        overflow = overflow | ~np.isfinite(keys).all((-3, -2, -1))
+    return overflow
 
 
 def _logits(problem: Problem, attention: Mapping[str, NumpyArray]) -> NumpyArray:

@@ -28,6 +28,8 @@ ORDINARY_WEIGHTS = 200
 MOST_WEIGHT = 450
 # The squares of numbers of this exponent, as in tangent kernels, are normal floats.
 LEAST_SQUARABLE = -500
+# Between the largest entry of a matrix and the least that is not zero, in exponents.
+WIDEST = 1000
 # Factors of this exponent, and what they are multiplied with, are normal floats.
 MOST = 700
 
@@ -88,6 +90,21 @@ def check_range(name: str, array: Array, axes: int, most: int = ORDINARY, least:
             f"divide `{name}` by its largest entry",
         )
     )
+
+
+def check_spread(name: str, weight: Array) -> None:
+    """Refuse a matrix whose small entries would vanish where it is divided by its largest one."""
+    axes = tuple(range(-min(weight.ndim, 2), 0))
+    largest = exponent(weight, axes)
+    smallest = np.frexp(np.min(np.abs(weight), axis=axes, initial=np.inf, where=weight != 0))[1]
+    if ((largest - smallest > WIDEST) & np.any(weight, axis=axes)).any():
+        raise InputError(
+            message(
+                f"`{name}` has entries whose sizes differ by more than 1e300, which is too much beside tokens "
+                "of extreme scale.",
+                "set the smallest entries to 0",
+            )
+        )
 
 
 def check_finite(name: str, arrays: Iterable[Any]) -> None:

@@ -103,7 +103,8 @@ def _check(options: Mapping[str, Any], checkpoint_seconds: float, on_step: Any) 
         )
     if on_step is not None and not callable(on_step):
         raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of one `Progress`, or None."))
-    if checkpoint_seconds != math.inf:  # which means never
+    never = isinstance(checkpoint_seconds, float) and checkpoint_seconds == math.inf
+    if not never:
         number("checkpoint_seconds", checkpoint_seconds, least=0)
 
 

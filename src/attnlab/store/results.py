@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.checks import shown
 from attnlab.errors import InputError, StoreError, message
 
 # Names that an npz file, or the call that writes one, has taken.
@@ -90,7 +91,12 @@ def checked(outcome: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             raise InputError(
                 message(f"`compute` named an array {name!r}.", f"use a word other than {', '.join(TAKEN)}")
             )
-        array = np.array(value)
+        try:
+            array = np.array(value)
+        except Exception as error:  # a ragged list, or what raises when it is read
+            raise InputError(
+                message(f"`compute` returned `{name}`, which is no array: {shown(value)}.", "lists of equal lengths")
+            ) from error
         if array.dtype.hasobject or array.dtype.isbuiltin == 2:  # npz forgets types that NumPy does not know
             raise InputError(message(f"`compute` returned `{name}` with entries that are not numbers or text.",
                                      "return what is not an array as a fact"))  # fmt: skip

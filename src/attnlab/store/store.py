@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import time
@@ -11,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab.checks import instance, number, shown
+from attnlab.checks import flag, instance, number, shown
 from attnlab.data.files import read_npz, write_npz
 from attnlab.data.owners import DAY
 from attnlab.data.tokens import Tokens
@@ -111,6 +112,8 @@ class Store:
         {'pi': 3.14}
         """
         _check_function("compute", compute, "a function without arguments", "lambda: function(config)")
+        _check_takes_nothing(compute)
+        flag("fresh", fresh)
         return self._keep(identity(kind, config), compute, fresh)
 
     def map(
@@ -246,6 +249,19 @@ def _keep_there(root: Path, name: Identity, compute: Callable[[], Outcome]) -> s
 def _check_function(name: str, value: Any, wanted: str, hint: str | None = None) -> None:
     if not callable(value):
         raise InputError(message(f"`{name}` is {shown(value)}; wanted {wanted}.", hint))
+
+
+def _check_takes_nothing(compute: Callable[..., Any]) -> None:
+    """Refuse a function that is known to want arguments."""
+    try:
+        signature = inspect.signature(compute)
+    except Exception:  # of some compiled functions nothing is known
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        problem = f"`compute` is {shown(compute)}, which takes {signature}; wanted a function without arguments."
+        raise InputError(message(problem, "lambda: function(config)")) from error
 
 
 def _short(config: Any) -> str:

@@ -21,7 +21,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import enough_memory, whole
+from attnlab.checks import enough_memory, flag, whole
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm.certificate import EPS
@@ -138,6 +138,7 @@ def solve_factored(
     (1.0, [[1.0, 0.0], [0.0, 0.0]], True)
     """
     chosen = check_selected(tokens, selected)
+    flag("throw", throw)
     tolerance = check_tolerance(tolerance)
     m, restarts, seed = whole("m", m), whole("restarts", restarts, 0), whole("seed", seed, 0)
     enough_memory(2.0 * tokens.d * m, f"K and Q of width `m` = {m}", "`m` beyond d gains nothing")

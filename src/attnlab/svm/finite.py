@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import finite_array, instance, real_array
+from attnlab.checks import finite_array, flag, real_array
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -75,7 +75,8 @@ def finite_part(
     [[1.0, 0.0], [0.0, 0.0]]
     """
     level = check_kept(tokens, kept)
-    instance("logarithmic", logarithmic, bool, "True or False")
+    flag("logarithmic", logarithmic)
+    flag("throw", throw)
     logs = _logarithms(attention, level, logarithmic)
     T, d = tokens.T, tokens.d
     level, logs = level.reshape(-1, T), logs.reshape(-1, T)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import boolean_array, instance
+from attnlab.checks import boolean_array, flag, instance
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm.margin import NormLike, solver
@@ -70,6 +70,7 @@ def solve_generalized(
     [[1.0, 0.0], [1.0, 0.0]]
     """
     solve, usual = solver(norm)
+    flag("throw", throw)
     if tolerance is not None:
         tolerance = check_tolerance(tolerance)
     rows, anchor = level_rows(tokens, kept)

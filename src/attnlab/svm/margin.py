@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import instance, shown
+from attnlab.checks import flag, instance, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InfeasibleSelection, InputError, message
 from attnlab.svm import frobenius, generic, nuclear
@@ -57,6 +57,7 @@ def solve_margin(
     if not isinstance(tokens, Tokens):
         instance("tokens", tokens, Tokens, "al.Tokens")
     solve, usual = solver(norm)
+    flag("throw", throw)
     if tolerance is not None:
         tolerance = check_tolerance(tolerance)
     chosen = check_selected(tokens, selected)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attnlab.checks import finite_array, instance, number, one_of, real_array, shown, whole
+from attnlab.checks import finite_array, flag as flag, instance, number, one_of, real_array, shown, whole
 from attnlab.errors import InputError, message
 
 Domain = Callable[[str, Any], Any]
@@ -57,11 +57,6 @@ def choice(*choices: str) -> Domain:
         return value
 
     return check
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False."""
-    return bool(instance(name, value, bool | np.bool_, "True or False"))  # type: ignore[arg-type]
 
 
 def of_class(kind: type, wanted: str) -> Domain:

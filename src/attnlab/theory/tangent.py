@@ -174,7 +174,7 @@ def ntk(
         kernel = _kernel(data, weights, model, mine, theirs, block)
     _check_result("The tangent kernel", kernel, mine)
     # To the last digit, which products of matrices do not promise.
-    return 0.5 * (kernel + kernel.T) if other is None else kernel
+    return 0.5 * kernel + 0.5 * kernel.T if other is None else kernel
 
 
 def _kernel(

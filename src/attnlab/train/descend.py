@@ -10,7 +10,7 @@ from typing import Any, Literal
 import optax
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, instance, number, shown, whole
+from attnlab.checks import enough_memory, flag, instance, number, shown, whole
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
@@ -208,6 +208,7 @@ def run_config(
     cannot be known by what it holds raises a StoreError, or, unless `strict`, is marked as unknown.
     """
     _check_tokens_and_rule(tokens, rule, options.get("model"))
+    flag("strict", strict)
     try:
         every = inspect.signature(descend).bind(tokens, rule, **options)
     except TypeError as error:

@@ -198,7 +198,19 @@ class Trajectory(Trained):
 
 _SIGNS = ("stalled_at", "underflow_at")
 # What is infinite or NaN only where it overflowed, or where the weights did.
-_FINITE = ("loss", "excess_loss", "test_loss", "norm", "largest_norm", "moved", "hidden_moved", "step_length")
+_FINITE = (
+    "loss",
+    "excess_loss",
+    "test_loss",
+    "norm",
+    "largest_norm",
+    "moved",
+    "hidden_moved",
+    "step_length",
+    "attention",
+    "attention_min",
+    "top_attention",
+)
 _INFINITE_ALONE = ("relative_step",)  # NaN where the start is zero
 _FINITE_OF_PARTS = ("norm_", "moved_", "distance_")
 

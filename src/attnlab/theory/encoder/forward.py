@@ -129,7 +129,7 @@ def _pass(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Arra
     if not all(np.isfinite(part).all() for part in found):
         sizes = {"x": x, **weights, **({} if S is None else {"residual": S})}
         largest = ", ".join(f"`{name}` {np.abs(array).max():.1e}" for name, array in sizes.items())
-        told = f"`tau0` is {tau0:g}, `tau1` {tau1:g}, and the largest entries are {largest}"
+        told = f"`tau0` is {float(tau0):g}, `tau1` {float(tau1):g}, and the largest entries are {largest}"
         raise InputError(message(f"The encoder leaves float64, which ends at 1.8e308: {told}.", "smaller tokens"))
     return found
 
