@@ -79,7 +79,7 @@ FAULTS = [
         "float(self.T)",
         "sqrt(T) -> T",
     ),
-    Fault("encoder-PL", "theory.tangent:ntk", "0.5 * (kernel + kernel.T)", "(kernel + kernel.T)", "kernel times 2"),
+    Fault("encoder-PL", "theory.tangent:ntk", "0.5 * kernel + 0.5 * kernel.T", "kernel + kernel.T", "kernel times 2"),
     Fault("encoder-E2", f"{THEORY}.rates:drift_bound", "alpha / (16.0 * c)", "alpha / (16000.0 * c)", "drift / 1000"),
     Fault("encoder-E2", f"{THEORY}.rates:drift_bound", "alpha / (16.0 * c)", "alpha / (2.0 * c)", "alpha / 8 -> alpha"),
     Fault("encoder-E2", f"{CONSTANTS}.condition_2", "8.0 * self.rho", "0.08 * self.rho", "condition (2) / 100"),
