@@ -452,3 +452,20 @@ def test_it_explains_what_it_was_made_of():
 def test_wrong_parts_are_refused(parts, told):
     with pytest.raises(InputError, match=told):
         combine(*parts)
+
+
+def test_a_level_that_float64_misses_is_not_called_optimal():
+    """W_12 must be 0; a rounding error of it times 1e200 is no level."""
+    tokens = al.Tokens(
+        x=[[[1e200, 0.0], [0.0, 0.0]], [[1e170, 0.0], [0.0, 0.0]]], z=[[0.0, 1.0], [1.0, 1.0]], y=[1, 1], v=[0.0, 0.0]
+    )
+    solution = al.svm.solve_generalized(tokens, [[True, True], [True, False]])
+    assert solution.status is MarginStatus.INACCURATE or solution.violation < 1e-8
+
+
+def test_a_proof_beyond_float64_is_not_shown():
+    tokens = al.Tokens(
+        x=[[[0.0], [1e-308], [0.0]], [[0.0], [1.0], [0.0]]], z=[[0.4955501556396484], [1.0]], y=[1, 1], v=[0.0]
+    )
+    solution = al.svm.solve_generalized(tokens, [[True, True, True], [False, True, False]], throw=False)
+    assert solution.status is not MarginStatus.INFEASIBLE or np.isfinite(solution.farkas).all()

@@ -371,3 +371,9 @@ def test_wrong_tolerances_are_refused():
     for solve in (linear_margin, kernel_margin):
         with pytest.raises(InputError, match="tolerance"):
             solve([[1.0]], [1], tolerance=-1.0)
+
+
+def test_points_of_sizes_beyond_a_quotient_are_undecided_not_an_error():
+    x = [[0.0, -1.7e308, 0.0, 0.0], [1e300, 0.0, 0.0, 1e170], [0.0, 1e200, 0.0, -1.0]]
+    found = linear_margin(x, [-1.0, -1.0, 1.0], tolerance=1e-10)
+    assert found.status.name in ("UNDECIDED", "INACCURATE", "OPTIMAL")

@@ -46,16 +46,20 @@ def told_as(name: str, called: str) -> Iterator[None]:
 
 def check_functions(tokens: Tokens, loss: Loss, head: Head) -> None:
     """Refuse a head or a loss of the user's own that cannot be compiled, or does not give one real number."""
-    number = jax.ShapeDtypeStruct((), jnp.float64)
     if not isinstance(head, _OURS):
         one = tokens if tokens.trials is None else tokens[0]
         with told_as("head", "one attention output, a vector (d,)"):
             constants = head.constants(one)
         output = jax.ShapeDtypeStruct((tokens.d,), jnp.float64)
         _try("head", head.apply, "one attention output, a vector (d,)", constants, output)
+    check_loss(loss)
+
+
+def check_loss(loss: Loss) -> None:
+    """Refuse a loss of the user's own that cannot be compiled, or does not give one real number."""
     if loss not in LOSSES.values():
         function = getattr(loss, "function", loss.value)
-        _try("loss", function, "one margin, a number", number)
+        _try("loss", function, "one margin, a number", jax.ShapeDtypeStruct((), jnp.float64))
 
 
 def _try(name: str, function: Callable[..., Any], called: str, *arguments: Any) -> None:

@@ -26,6 +26,7 @@ from attnlab.checks import enough_memory, finite_array, instance, number, one_of
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params, ScaledGradient, unit_scale
+from attnlab.models.functions import check_loss
 from attnlab.models.losses import Loss, as_loss
 from attnlab.models.powers import MOST_WEIGHT, check_finite, check_range
 from attnlab.models.precision import in_float64
@@ -68,7 +69,9 @@ class HeadsModel:
     def of(cls, decoder: str = "full", loss: Any = "logistic") -> HeadsModel:
         """A model from its parts, checked."""
         one_of("decoder", decoder, DECODERS)
-        return cls(decoder, as_loss(loss))  # type: ignore[arg-type]
+        chosen = as_loss(loss)
+        check_loss(chosen)
+        return cls(decoder, chosen)  # type: ignore[arg-type]
 
     def attention(self, W: Array, x: Array) -> Array:
         """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""

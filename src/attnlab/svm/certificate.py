@@ -64,7 +64,7 @@ def certify(
     error = sqrt(uncertain * (2.0 + uncertain)) / (1.0 + uncertain)
     slack = error * reach + 1e-12
     widest = error * farthest + 1e-12
-    missed = 0.0 if rows.equal is None else missed_equalities(rows, values, multipliers, length)
+    missed = 0.0 if rows.equal is None else missed_equalities(rows, W, values, multipliers)
     reason = None
     if missed:
         reason = f"the equalities are missed by up to {missed:.1e}"
@@ -137,12 +137,12 @@ def _violation(rows: Rows, values: Array) -> float:
     return max(0.0, 1.0 - float(_least(rows.inequalities(values))), missed)
 
 
-def missed_equalities(rows: Rows, values: Array, multipliers: Array, length: float) -> float:
+def missed_equalities(rows: Rows, W: Array, values: Array, multipliers: Array) -> float:
     """By how much the equalities are missed; 0 where it is rounding, and where meeting them would not lengthen W."""
     if rows.equal is None or not rows.equal.any():
         return 0.0
     missed = np.abs(values)[rows.equal]
-    wrong = missed > MET * (1.0 + length * rows.norms[rows.equal])
+    wrong = missed > MET * (1.0 + rows.sizes(W)[rows.equal])
     # |W*| is at least the bound of the multipliers, if the equalities hold; a W that misses them may be below it.
     gained = float(np.abs(multipliers[rows.equal]) @ missed) / float(rows.inequalities(multipliers).sum())
     return float(missed.max()) if wrong.any() or not gained <= MET else 0.0
@@ -170,7 +170,11 @@ def infeasible(
     rows: Rows, weights: Array, selected: NDArray[np.intp], d: int, status: MarginStatus = MarginStatus.INFEASIBLE
 ) -> MarginSolution:
     total = _weight(rows, weights)
-    weights = weights / total if total > 0 else weights
+    shares = weights / total if total > 0 else weights
+    if np.isfinite(shares).all():
+        weights = shares
+    elif status is MarginStatus.INFEASIBLE:  # no float64 numbers prove it
+        status = MarginStatus.UNDECIDED
     nothing = np.full(rows.shape, np.nan)
     return MarginSolution(
         W=np.full((d, d), np.nan), margin=0.0, multipliers=nothing, values=nothing, value_error=nothing, support=None,

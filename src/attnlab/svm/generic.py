@@ -344,7 +344,7 @@ def _certified(
     combined = float(np.linalg.norm(pull))
     rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / combined if combined > 0 else np.inf
     rounding += lowered_by_rounding(rows, W, values, float(np.linalg.norm(W)) * float(rows.norms.max()))
-    missed = missed_equalities(rows, values, multipliers, float(np.linalg.norm(W))) if total > 0 else np.inf
+    missed = missed_equalities(rows, W, values, multipliers) if total > 0 else np.inf
     certified = gap <= tolerance and rounding <= UNSURE and not missed
     known = certified and slack <= 0.05
     status = status_of(certified)

@@ -270,11 +270,11 @@ def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardM
             values, length, u = other
     least = float(values.min())
     lowest = float((values - points.seen(multipliers, u)[2]).min())
-    if proved or not (lowest > 0 and combined > 0):
+    lower = least / length if length > 0 else 0.0
+    if proved or not (lowest > 0 and combined > 0 and lower > 0):
         cancelled = proved and combined <= points.cancels * sizes
         status = SeparationStatus.NOT_SEPARABLE if cancelled else SeparationStatus.UNDECIDED
         return not_separable(multipliers / multipliers.sum(), upper * scale, combined / sizes, status)
-    lower = least / length
     gap = max(upper / lower - 1.0, 0.0)
     stated = multipliers / combined / lower / scale / scale
     certified = gap <= tolerance and lowest >= (1.0 - UNSURE) * least

@@ -205,7 +205,7 @@ def certify_nuclear(
     lowered = lowered_by_rounding(rows, W, values, float(np.linalg.norm(W)) * float(rows.norms.max()))
     if not lowered < 1.0:
         return None
-    missed = missed_equalities(rows, values, multipliers, float(np.linalg.norm(W)))
+    missed = missed_equalities(rows, W, values, multipliers)
     rounding = lowered + 4 * EPS * float(np.abs(multipliers) @ rows.norms)
     optima = examine(
         Certified(

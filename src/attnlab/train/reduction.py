@@ -132,7 +132,9 @@ def _combined(
     lead = np.where(np.isfinite(logits)[..., None], every - _at(every, anchor), 0.0)
     rows = np.einsum("nktd,nke->nktde", lead, z).reshape(logits.size, -1)
     basis, _ = _basis(rows, np.ones(len(rows), dtype=bool))
-    system = Combined(logits - logits.max(-1, keepdims=True), _features(rows, basis, logits.shape))
+    with np.errstate(over="ignore"):  # -inf for a token that is further behind than floats reach
+        base = logits - logits.max(-1, keepdims=True)
+    system = Combined(base, _features(rows, basis, logits.shape))
     return Coordinates(system, np.zeros(len(basis)), log_x + log_z + log_unit, weights, left, right, basis, rows)
 
 
