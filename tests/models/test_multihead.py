@@ -253,3 +253,11 @@ def test_masks_and_labels_of_single_queries_are_refused():
 def test_bad_models_are_refused(bad):
     with pytest.raises(InputError):
         MultiHead(**bad)
+
+
+def test_curvature_beyond_floats_is_an_error():
+    tokens = al.Tokens(x=np.full((2, 3, 2), 1e8), z=np.zeros((2, 2)), y=[1, 1])
+    weights = {"U": np.zeros((2, 3, 2)), "W": np.zeros((2, 2, 2))}
+    weights["U"][1, 0, 1] = -2.0
+    with pytest.raises(InputError, match="Hessian at `weights` is not finite"):
+        MultiHead(2).hessian(tokens, weights, loss="exponential")

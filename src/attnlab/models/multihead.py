@@ -270,7 +270,9 @@ class MultiHead:
     def features(self, tokens: Tokens, weights: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
         """The gradient of every output by the weights of one head of each group: U (n, G, T, d), W (n, G, d, d)."""
         params, problem, model = self._prepared(tokens, weights, "logistic", one=True)
-        return jax.tree.map(np.asarray, _featured(model, params, problem))
+        slopes = _featured(model, params, problem)
+        check_finite("gradient of the output", slopes.values())
+        return jax.tree.map(np.asarray, slopes)
 
     @in_float64
     def hessian_product(
@@ -289,7 +291,9 @@ class MultiHead:
         one_of("of", of, ("loss", "output"))
         params, problem, model = self._prepared(tokens, weights, loss, one=True)
         towards = self.check(tokens, direction, "direction")
-        return jax.tree.map(np.asarray, _curved(model, params, problem, towards, of))
+        product = _curved(model, params, problem, towards, of)
+        check_finite("product with the Hessian", product.values())
+        return jax.tree.map(np.asarray, product)
 
     @in_float64
     def hessian(
@@ -306,7 +310,9 @@ class MultiHead:
         if (problem.counts != 1).any():
             problem = "`weights` are of groups of several heads; the dense Hessian is over single ones."
             raise InputError(message(problem, "hessian_product works on groups"))
-        return np.asarray(_dense(model, params, problem, of))
+        hessian = np.asarray(_dense(model, params, problem, of))
+        check_finite("Hessian", [hessian])
+        return hessian
 
     def _prepared(
         self, tokens: Tokens, weights: Mapping[str, ArrayLike], loss: Any, *, one: bool = False

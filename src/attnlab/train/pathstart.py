@@ -58,7 +58,8 @@ def sizes(W: Array, norm: str) -> Array:
     """The Frobenius or nuclear norm of each matrix, safe at any scale."""
     top = np.abs(W).max(axis=(-2, -1))
     unit = W / np.where(top > 0, top, 1.0)[:, None, None]
-    return top * np.linalg.norm(unit, ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
+    with np.errstate(over="ignore"):  # of a W near the end of floats; its radius is refused
+        return top * np.linalg.norm(unit, ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
 
 
 def cone_of(
