@@ -1,6 +1,7 @@
 """Seeded problems for the margin solvers."""
 
 import numpy as np
+from level_verifier import single
 
 from attnlab import Tokens
 
@@ -55,3 +56,12 @@ def cross(seed, n=4, T=4, d=6):
 def scaled(tokens, k, j):
     """Tokens times 2^k, queries times 2^j."""
     return Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y, mask=tokens.mask)
+
+
+def kept_tokens(tokens, seed, share=0.5):
+    """A random set of visible tokens for each query, never empty."""
+    rng = np.random.default_rng([5, seed])
+    noise = rng.random(tokens.visible.shape)
+    kept = tokens.visible & (noise < share)
+    first = np.where(tokens.visible, noise, 2.0).argmin(-1)
+    return kept | single(first, tokens.T)

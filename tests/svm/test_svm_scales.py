@@ -364,3 +364,15 @@ def test_a_tolerance_may_be_any_number(tolerance):
     assert al.solve_margin(tokens, selected, tolerance=tolerance, norm="nuclear").status is MarginStatus.OPTIMAL
     assert linear_margin(np.eye(2), [1, 1], tolerance=tolerance).status is SeparationStatus.OPTIMAL
     assert kernel_margin(np.eye(2), [1, 1], tolerance=tolerance).status is SeparationStatus.OPTIMAL
+
+
+def test_rows_of_ordinary_length_may_overflow_on_the_way_without_a_warning():
+    """Differences of 1e-8 and opposite sign, but for entries of 1e-170: multipliers are beyond floats in between."""
+    x = np.full((2, 4, 3), 1e-170)
+    x[..., 0] = 1e-8
+    x[1, :3, 0] = [1e-8, -5.591011047363281e-10, -2.4147415161132814e-09]
+    x[1, 0, 1], x[1, 1, 2] = 8.996315002441406e-171, 6.314430236816406e-171
+    z = [[1.0, 1.0, 1.0], [-0.17078018188476562, -0.6683940887451172, 1.0]]
+    mask = [[True, False, False, False], [True, True, True, False]]
+    solution = al.solve_margin(Tokens(x=x, z=z, y=[1, 1], mask=mask), [0, 1], throw=False)
+    assert solution.status is not MarginStatus.OPTIMAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnlab.checks import instance, number
+from attnlab.checks import flag, number
 from attnlab.data.families import EXTREME, _batch, _signal_set, room_for
 from attnlab.data.products import orthogonality_ratios, sufficient_dimension, sufficient_signal
 from attnlab.data.tokens import Tokens
@@ -57,7 +57,7 @@ def separated_signal(
         )
     number("signal", signal, least=1 / EXTREME, most=EXTREME)
     number("noise", noise, least=1 / EXTREME, most=EXTREME)
-    instance("orthogonal", orthogonal, bool, "True or False")
+    flag("orthogonal", orthogonal)
     least = n * (T - 1) + 2 if orthogonal else 3
     if d < least:
         raise InputError(message(f"`d` is {d}; noise tokens and signals need at least {least}.", f"use d >= {least}"))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attnlab.checks import one_of
+from attnlab.checks import flag, one_of
 from attnlab.data.selection import optimal_tokens, scores
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
@@ -86,7 +86,7 @@ class AttentionModel:
     def of(cls, parameterization: str, loss: Loss, head: Head, train_head: bool = False) -> AttentionModel:
         """A model from its parts, checked."""
         one_of("parameterization", parameterization, ("W", "KQ"))
-        one_of("train_head", train_head, (False, True))
+        flag("train_head", train_head)
         linear = isinstance(head, Linear)
         if train_head and not linear:
             raise InputError(message(f"`train_head` needs the linear head; this head is {head.name!r}."))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attnlab.checks import number, one_of, whole
+from attnlab.checks import flag, number, one_of, whole
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Params
 from attnlab.models.network import LAWS, MOST_WIDTH, Forward, Law, Network
@@ -69,7 +69,7 @@ class Encoder(Network):
         one_of("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
         one_of("residual", self.residual, (None, "identity", "projected"))
         one_of("parameterization", self.parameterization, ("standard", "ntk"))
-        one_of("tied", self.tied, (False, True))
+        flag("tied", self.tied)
         if isinstance(self.scaling, str):
             one_of("scaling", self.scaling, ("sqrt", "linear"))
         else:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, instance, one_of
+from attnlab.checks import finite_array, flag, instance
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import AttentionModel, Problem, ScaledGradient, make_problem
@@ -121,7 +121,7 @@ def loss(
     With `log` its logarithm, also where the objective itself is too small or too large for a float; NaN where it is
     negative.
     """
-    one_of("log", log, (False, True))
+    flag("log", log)
     params = check_weights(weights, tokens)
     model, problem = _prepared(tokens, params, loss, head)
     value, log_value, *_ = _evaluated(model, params, problem, tokens.trials is not None)
@@ -152,7 +152,7 @@ def excess_loss(
     `delta = sum_t s_t (gamma_best - gamma_t)`. Exact to rounding for linear and concave heads, to 1e-11 for others.
     A head that prefers mixtures can do better than any single token; then the excess is negative, its log NaN.
     """
-    one_of("log", log, (False, True))
+    flag("log", log)
     params = check_weights(weights, tokens)
     model, problem = _prepared(tokens, params, loss, head)
     if model.train_head:

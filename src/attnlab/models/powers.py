@@ -100,8 +100,8 @@ def check_spread(name: str, weight: Array) -> None:
     if ((largest - smallest > WIDEST) & np.any(weight, axis=axes)).any():
         raise InputError(
             message(
-                f"`{name}` has entries whose sizes differ by more than 1e300, which is too much beside tokens "
-                "of extreme scale.",
+                f"`{name}` has entries whose sizes differ by more than 1e300; with tokens or weights of extreme "
+                "scale the small ones would vanish beside the large.",
                 "set the smallest entries to 0",
             )
         )

@@ -169,6 +169,7 @@ def _weight(rows: Rows, weights: Array) -> float:
 def infeasible(
     rows: Rows, weights: Array, selected: NDArray[np.intp], d: int, status: MarginStatus = MarginStatus.INFEASIBLE
 ) -> MarginSolution:
+    """No W, with weights that prove it, or that were found on the way; undecided if their shares are no numbers."""
     total = _weight(rows, weights)
     shares = weights / total if total > 0 else weights
     if np.isfinite(shares).all():

@@ -70,18 +70,14 @@ def at_any_scale(
         rows, selected, d, tolerance: as for `solve`.
         measure: the norm that `solve` minimizes.
     """
-    solution = None
-    if rows.ordinary:
-        # Outside of `errstate`, which makes every operation of NumPy slower: small problems notice.
-        solution = _attempt(solve, rows, selected, d, tolerance)
-        if solution.farkas is None:  # W separates
-            return solution
     with np.errstate(all="ignore"):
-        if solution is None:
+        if rows.ordinary:
+            solution = _attempt(solve, rows, selected, d, tolerance)
+        else:
             small, scale = normalized(rows)
-            found = _attempt(solve, small, selected, d, tolerance)
-            solution = restored(found, small, rows, scale, tolerance, measure)
-        if solution.farkas is None:
+            inside = _attempt(solve, small, selected, d, tolerance)
+            solution = restored(inside, small, rows, scale, tolerance, measure)
+        if solution.farkas is None:  # W separates
             return solution
         return _decided(solution, rows, selected, d, measure.value)
 
