@@ -180,9 +180,12 @@ def test_sequences_of_different_scales(seed, decades):
     assert judge(scaled, solution, gap=1e-10 + 100 * EPS * spread).faults == ()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(100))
 def test_a_spread_of_sixteen_decades_is_never_called_infeasible(seed):
-    """Tokens of 1e-8 to 1e8 and queries likewise: solved, inaccurate or undecided, and the gap is stated truly."""
+    """Tokens of 1e-8 to 1e8 and queries likewise: solved or inaccurate; gap and rounding are within what is stated.
+
+    |W - W*| is at most direction_error |W|, so |W| / |W*| - 1 is at most 1 / sqrt(1 - direction_error^2) - 1.
+    """
     rng = np.random.default_rng(seed)
     tokens, selected = cross(seed)
     x = 10.0 ** rng.uniform(-8, 8, (tokens.n, 1, 1)) * tokens.x
@@ -190,7 +193,8 @@ def test_a_spread_of_sixteen_decades_is_never_called_infeasible(seed):
     solution = al.solve_margin(Tokens(x=x, z=z, y=tokens.y), selected, throw=False)
     assert solution.status is not MarginStatus.INFEASIBLE
     if solution.status is MarginStatus.OPTIMAL:
-        assert judge(Tokens(x=x, z=z, y=tokens.y), solution, gap=1e-9).gap <= 2e-10
+        stated = 1.0 / np.sqrt(1.0 - solution.direction_error**2) - 1.0
+        assert judge(Tokens(x=x, z=z, y=tokens.y), solution, gap=1e-9).gap <= stated + 1e-15
 
 
 # --- masks and several queries -----------------------------------------------------------------------------------

@@ -42,10 +42,13 @@ def active_set(gram: Array, bound: Array) -> Array | None:
         index = guess.nonzero()[0]
         if not index.size:
             return None
-        rows, b = gram.take(index, axis=0), bound.take(index)
-        system = rows.take(index, axis=1)
+        rows, system, b = gram, gram, bound
+        if index.size < len(bound):
+            rows, b = gram.take(index, axis=0), bound.take(index)
+            system = rows.take(index, axis=1)
         # LAPACK by name: SciPy's checked wrappers cost more than these small systems do.
-        factor, inside, failed = dposv(system, b, lower=1)
+        # Transposed, a symmetric system is itself, in the order of Fortran.
+        factor, inside, failed = dposv(system.T, b, lower=1)
         if failed:
             return None
         guess = inside @ rows < met

@@ -104,7 +104,7 @@ class Rows:
     def unit(self) -> Rows:
         """The same constraints scaled to |A_j| = 1; none may be zero."""
         p_lengths, lengths = self._lengths
-        queries = self.queries / np.where(lengths > 0, lengths, 1.0)[:, None]
+        queries = self.queries / np.maximum(lengths, 1.0 / ORDINARY)[:, None]  # one that compares nothing may be 0
         return Rows(self.p / p_lengths[:, None], queries, self.query, self.where, self.shape, self.equal, self.each)
 
     @cached_property
@@ -130,8 +130,7 @@ class Rows:
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
         """|p_j|, (N,), and the lengths of the queries, (M,); right where `ordinary`, else perhaps 0 or infinite."""
-        squares = np.einsum("jd,jd->j", self.p, self.p), np.einsum("jd,jd->j", self.queries, self.queries)
-        return np.sqrt(squares[0]), np.sqrt(squares[1])
+        return np.sqrt(np.vecdot(self.p, self.p)), np.sqrt(np.vecdot(self.queries, self.queries))
 
     @cached_property
     def _starts(self) -> NDArray[np.intp]:
@@ -212,15 +211,19 @@ def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
     """`margin_rows` for a selection that was checked already."""
     T, d = tokens.T, tokens.d
     flat = chosen.reshape(-1)  # (M,)
-    other = np.arange(T) != flat[:, None]
+    compared = np.arange(T) != flat[:, None]
     if tokens.mask is not None:
-        other &= tokens.mask.reshape(-1, T)
-    where = other.reshape(-1).nonzero()[0]
+        compared &= tokens.mask.reshape(-1, T)
+    where = compared.reshape(-1).nonzero()[0]
     query = where // T
     x = tokens.x.reshape(-1, d)
-    order = np.arange(flat.size)
-    first = (order // (flat.size // tokens.n)) * T  # where the sequence of each query begins
-    p, shift = differences(x, (first + flat)[query], where + (first - order * T)[query])
+    starts = np.arange(0, flat.size * T, T)  # where the row of each query begins, in `where`
+    other = where
+    first = starts
+    if flat.size > tokens.n:
+        first = starts // (flat.size // tokens.n * T) * T  # where its sequence begins, in `x`
+        other = where + (first - starts)[query]
+    p, shift = differences(x, (first + flat)[query], other)
     each = T - 1 if tokens.mask is None else None
     return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T), None, each, shift)
 

@@ -41,7 +41,8 @@ class MarginSolution:
         rank_floor: singular values up to this may be zero in the exact solution; None likewise.
         gap: relative duality gap `(|W| / least value) (|sum l A| / sum l) - 1`, from these W and multipliers.
         violation: how far the least constraint value is below 1.
-        direction_error: bound on |W - W*| / |W| (Frobenius), from the gap; None where the gap gives none.
+        direction_error: bound on |W - W*| / |W| (Frobenius), from the gap and from what rounding may hide of it, which
+            counts where constraints differ by many orders of magnitude; None where there is none.
         status: what was found, as a sentence.
         farkas: if infeasible, weights l >= 0 of sum 1, laid out as the tokens are, with `sum l A = 0`.
         farkas_residual: |sum l A| / sum l |A| for those.
