@@ -376,3 +376,11 @@ def test_rows_of_ordinary_length_may_overflow_on_the_way_without_a_warning():
     mask = [[True, False, False, False], [True, True, True, False]]
     solution = al.solve_margin(Tokens(x=x, z=z, y=[1, 1], mask=mask), [0, 1], throw=False)
     assert solution.status is not MarginStatus.OPTIMAL
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_rows_say_whether_they_are_ordinary_without_a_warning(size):
+    tokens = Tokens(x=size * np.eye(3)[None], z=np.ones((1, 3)), y=[1.0])
+    assert al.svm.margin_rows(tokens, [0]).ordinary == (size == 1.0)
+    tokens = Tokens(x=np.eye(3)[None], z=np.full((1, 3), size), y=[1.0])
+    assert al.svm.margin_rows(tokens, [0]).ordinary == (size == 1.0)

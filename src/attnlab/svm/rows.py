@@ -130,7 +130,8 @@ class Rows:
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
         """|p_j|, (N,), and the lengths of the queries, (M,); right where `ordinary`, else perhaps 0 or infinite."""
-        return np.sqrt(np.vecdot(self.p, self.p)), np.sqrt(np.vecdot(self.queries, self.queries))
+        with np.errstate(over="ignore"):
+            return np.sqrt(np.vecdot(self.p, self.p)), np.sqrt(np.vecdot(self.queries, self.queries))
 
     @cached_property
     def _starts(self) -> NDArray[np.intp]:
@@ -203,8 +204,7 @@ def margin_rows(tokens: Tokens, selected: ArrayLike) -> Rows:
                 "np.ldexp(x, -2) is x / 4, exactly; W is then 4 times as large",
             )
         )
-    with np.errstate(over="ignore"):
-        return rows if rows.ordinary else _ExtremeRows(**{f.name: getattr(rows, f.name) for f in fields(rows)})
+    return rows if rows.ordinary else _ExtremeRows(**{f.name: getattr(rows, f.name) for f in fields(rows)})
 
 
 def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
