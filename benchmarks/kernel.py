@@ -93,7 +93,7 @@ def measure(side: str, n: int, T: int, d: int, width: int) -> dict[str, float]:
 
     data, model = al.data.gaussian_sequences(n, T, d), al.models.Encoder(width)
     weights = model.initial(data)
-    model.output(data, weights)  # starts the runtime, which is not counted
+    model.outputs(data, weights)  # starts the runtime, which is not counted
     kernel = _kernel(side, jax, al, data, model, weights)
     before = _peak()
     found = kernel()
@@ -109,7 +109,7 @@ def _kernel(side: str, jax: Any, al: Any, data: Any, model: Any, weights: Any) -
     import numpy as np
 
     if side == "attnlab":
-        return lambda: al.theory.ntk(data, weights, model)
+        return lambda: al.theory.ntk(data, model, weights)
 
     @jax.jit
     def product(weights: Any) -> Any:

@@ -54,7 +54,7 @@ class Raises:
 
 class HasNoClass:
     @property
-    def __class__(self):  # type: ignore[override]
+    def __class__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
         raise RuntimeError("no class")
 
 

@@ -93,8 +93,8 @@ def margin():
 def kernel():
     encoder = al.models.Encoder(6)
     return {
-        "attention": some(al.theory.ntk(TOKENS, START)),
-        "encoder": some(al.theory.ntk(SEQUENCES, encoder.initial(SEQUENCES, seed=11), encoder)),
+        "attention": some(al.theory.ntk(TOKENS, None, START)),
+        "encoder": some(al.theory.ntk(SEQUENCES, encoder, encoder.initial(SEQUENCES, seed=11))),
     }
 
 

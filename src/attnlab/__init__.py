@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         figures as figures,
         models as models,
         optim as optim,
+        reports as reports,
         store as store,
         svm as svm,
         theory as theory,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         InputError as InputError,
         StoreError as StoreError,
     )
+    from attnlab.models import Model as Model, weights as weights
     from attnlab.optim import (
         adam as adam,
         gd as gd,
@@ -50,6 +52,12 @@ if TYPE_CHECKING:
         ngd_momentum as ngd_momentum,
         polyak as polyak,
     )
+    from attnlab.reports import (
+        encoder_report as encoder_report,
+        good_initialization as good_initialization,
+        rates as rates,
+        report as report,
+    )
     from attnlab.store import Store as Store
     from attnlab.svm import (
         MarginSolution as MarginSolution,
@@ -58,8 +66,6 @@ if TYPE_CHECKING:
         solve_margins as solve_margins,
     )
     from attnlab.theory import is_locally_optimal as is_locally_optimal
-    from attnlab.theory.encoder.report import encoder_report as encoder_report
-    from attnlab.theory.fast_rates.compare import rates as rates
     from attnlab.train import (
         Trajectory as Trajectory,
         cosine as cosine,
@@ -69,20 +75,28 @@ if TYPE_CHECKING:
         regularization_path as regularization_path,
     )
 
-_ROOMS = ("data", "models", "optim", "train", "svm", "theory", "store", "figures")
+_ROOMS = ("data", "models", "optim", "train", "svm", "theory", "reports", "store", "figures")
 _NAMES = {
     "attnlab.data": ("Tokens", "Sequences", "scores", "optimal_tokens"),
     "attnlab.errors": ("AttnlabError", "InfeasibleSelection", "InputError", "StoreError"),
+    "attnlab.models": ("Model", "weights"),
     "attnlab.optim": (
-        "gd", "heavy_ball", "ngd", "ngd_momentum", "polyak", "adam", "joint_decay", "joint_separate", "joint_total",
+        "gd",
+        "heavy_ball",
+        "ngd",
+        "ngd_momentum",
+        "polyak",
+        "adam",
+        "joint_decay",
+        "joint_separate",
+        "joint_total",
     ),
     "attnlab.train": ("descend", "flow", "regularization_path", "Trajectory", "cosine", "misalignment"),
     "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),
     "attnlab.theory": ("is_locally_optimal",),
-    "attnlab.theory.encoder.report": ("encoder_report",),
-    "attnlab.theory.fast_rates.compare": ("rates",),
+    "attnlab.reports": ("rates", "good_initialization", "encoder_report", "report"),
     "attnlab.store": ("Store",),
-}  # fmt: skip
+}
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_ROOMS, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -26,15 +26,15 @@ def tightness(measure, **options):
 
 
 def test_every_slip_shows_by_itself():
-    printed = errata_proofs.step_constant(SMOKE, mode="paper").parts
+    printed = errata_proofs.step_constant(SMOKE, corrected=False).parts
     assert len(printed) == 5
     assert all(part.verdict is Verdict.FAILS for part in printed)
     assert all(part.worst > 2 for part in printed if part.form == "bound")
 
 
 def test_power_of_N_in_the_step():
-    assert errata_proofs.step_power("corrected") == pytest.approx(1.0, abs=1e-9)
-    assert 1.0 < errata_proofs.step_power("paper") < 1.5
+    assert errata_proofs.step_power(True) == pytest.approx(1.0, abs=1e-9)
+    assert 1.0 < errata_proofs.step_power(False) < 1.5
 
 
 def test_large_outputs_by_hand():
@@ -51,35 +51,35 @@ def test_large_outputs_by_hand():
 
 def test_output_ratio_by_hand():
     one, other = errata_proofs.large_outputs(SMOKE)
-    for mode in ("paper", "corrected"):
+    for corrected in (False, True):
         found = []
         for i, c in enumerate(batch.bound_constants(one, other)):
             change = np.linalg.norm((batch.evaluate(other).outputs - batch.evaluate(one).outputs)[i])
             bar, zeta = c.lambda_bar, 2 * c.tau0 * c.C_x**2 * 2 * (c.lambda_bar["Q"] + c.lambda_bar["K"])
             rho = np.sqrt(3) * 2**1.5 * c.tau1 * c.C_x
-            last = bar["V"] * zeta * (bar["O"] if mode == "corrected" else 1.0)
+            last = bar["V"] * zeta * (bar["O"] if corrected else 1.0)
             found.append(change / (rho * (bar["V"] + bar["O"] + last) * np.linalg.norm(other.Q[i] - one.Q[i])))
-        assert errata_proofs.output_ratios(one, other, mode) == pytest.approx(np.array(found), rel=1e-9)
+        assert errata_proofs.output_ratios(one, other, corrected) == pytest.approx(np.array(found), rel=1e-9)
 
 
 @pytest.mark.parametrize(("moves", "length"), [("K", 1.0), ("Q", 300.0)])
 def test_gradient_ratio_is_about_c3_of_either_mode(moves, length):
     one, other = batch.steep_pairs(8, moves, length)
-    paper, corrected = (errata_proofs.gradient_ratios(one, other, mode).max() for mode in ("paper", "corrected"))
-    shares = [c.c3("corrected") / c.c3("paper") for c in batch.bound_constants(one, other)]
+    paper, corrected = (errata_proofs.gradient_ratios(one, other, mended).max() for mended in (False, True))
+    shares = [c.c3() / c.c3(corrected=False) for c in batch.bound_constants(one, other)]
     assert min(shares) <= paper / corrected <= max(shares)
     assert corrected < 1 < paper
 
 
 def test_a_repair_that_is_too_small_is_noticed(monkeypatch):
-    monkeypatch.setattr(errata_proofs, "lemma_14", lambda *a: 1e-3)
-    assert errata_proofs.step_constant(SMOKE, mode="corrected").verdict is Verdict.FAILS
+    monkeypatch.setattr(errata_proofs, "lemma_14", lambda *a, **options: 1e-3)
+    assert errata_proofs.step_constant(SMOKE, corrected=True).verdict is Verdict.FAILS
 
 
 @pytest.mark.parametrize("fault", ["error_ratios", "step_power", "output_ratios"])
 def test_every_part_of_the_repair_is_looked_at(monkeypatch, fault):
     monkeypatch.setattr(errata_proofs, fault, lambda *a: 1.5)
-    assert errata_proofs.step_constant(SMOKE, mode="corrected").verdict is Verdict.FAILS
+    assert errata_proofs.step_constant(SMOKE, corrected=True).verdict is Verdict.FAILS
 
 
 def test_errors_along_runs_by_hand():

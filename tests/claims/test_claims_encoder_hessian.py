@@ -11,7 +11,7 @@ from attnlab.claims.encoder.hessian import Scalars
 from attnlab.claims.scale import Scale
 from attnlab.data.sequences import Sequences
 from attnlab.models.encoder import Encoder
-from attnlab.models.network import Law
+from attnlab.models.network import NetworkLaw
 from attnlab.theory.tangent import hessian_norm
 
 SMOKE = Scale.SMOKE
@@ -88,13 +88,13 @@ def test_scalar_tokens_are_an_encoder_of_dimension_one():
     one, network = Scalars.draw(0, 16, "ntk"), Encoder(16, scaling="linear", init="ntk")
     data = Sequences(x=one.x[None, :, None], y=[0.0])
     weights = {"W_Q": one.Q[:, None], "W_K": one.K[:, None], "W_V": one.V[:, None], "w_O": one.O}
-    assert float(network.output(data, weights)[0]) == pytest.approx(one.output(), rel=1e-12)
-    assert hessian_norm(data, weights, network, tolerance=1e-8).norm == pytest.approx(one.top()[0], rel=1e-6)
+    assert float(network.outputs(data, weights)[0]) == pytest.approx(one.output(), rel=1e-12)
+    assert hessian_norm(data, network, weights, tolerance=1e-8).norm == pytest.approx(one.top()[0], rel=1e-6)
     assert np.mean(one.x**2) == pytest.approx(1.0)  # C_x = 1
 
 
 def test_laws_have_their_sizes():
-    laws: dict[Law, tuple[float, float]] = {"ntk": (1.0, 1.0), "lecun": (1.0, 1000**-0.5)}  # d = 1
+    laws: dict[NetworkLaw, tuple[float, float]] = {"ntk": (1.0, 1.0), "lecun": (1.0, 1000**-0.5)}  # d = 1
     for law, sizes in laws.items():
         one = Scalars.draw(0, 1000, law)
         for w, size in ((one.Q, sizes[0]), (one.K, sizes[0]), (one.V, sizes[0]), (one.O, sizes[1])):
@@ -210,7 +210,7 @@ def test_norms_are_those_of_the_network():
     widths, norms = hessian.vector_norms.__wrapped__(SMOKE)
     network = Encoder(64, scaling="linear", init="ntk")
     data = hessian.gaussian_sequences(2, hessian.T, hessian.D, seed=0)
-    norm = hessian_norm(data, network.initial(data, 0), network, sequence=0).norm
+    norm = hessian_norm(data, network, network.initial(data, 0), sequence=0).norm
     assert widths[0] == 64
     assert norms["start"][0, 0] == pytest.approx(norm, rel=1e-3)
     assert np.abs(norms["R = 10"] / norms["start"] - 1).max() < 0.2

@@ -11,8 +11,8 @@ from attnlab.claims.claim import Verdict
 from attnlab.claims.encoder import degenerate, kernel_errata, kernel_limits, linear_width
 from attnlab.claims.scale import Scale
 from attnlab.models.encoder import Encoder
+from attnlab.models.encoder_kernel import encoder_kernels
 from attnlab.theory.encoder import limiting_ntk
-from attnlab.theory.encoder.ntk import encoder_kernels
 
 SMOKE = Scale.SMOKE
 COMPILED = ("encoder-L1", "encoder-L1-neg", "encoder-E1")
@@ -56,7 +56,7 @@ def test_kernel_is_that_of_a_numerical_jacobian(scaling, pool):
     x = kernel_limits.sequences(3, 3, 3, 2).x
     network = Encoder(5, scaling=scaling, init="ntk", pool=pool)
     rng = np.random.default_rng(0)
-    weights = {name: rng.standard_normal(shape) for name, shape in network.shapes(3, 2).items()}
+    weights = {name: rng.standard_normal(shape) for name, shape in network.sizes(3, 2).items()}
     scale = 5**-0.5 / (3 if pool == "mean" else 1)
     tau0 = 1 / 5 if scaling == "linear" else 5**-0.5
     parts = encoder_kernels(network, weights, x)

@@ -1,5 +1,7 @@
 """Claims on sub-exponential variables and Gaussian matrices: oracles, and whether wrong ones show."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -105,5 +107,5 @@ def test_the_quantile_is_the_stated_one(monkeypatch):
 
     for share, wanted in ((0.2, Verdict.HOLDS), (0.3, Verdict.FAILS)):
         monkeypatch.setattr(probability, "LEVELS", (2.0,))
-        monkeypatch.setattr(probability, "singular_values", lambda *sizes, share=share: made(*sizes, share))
+        monkeypatch.setattr(probability, "singular_values", partial(made, share=share))
         assert part(probability.singular_values_concentrate(SMOKE), "quantile of s_max").verdict is wanted

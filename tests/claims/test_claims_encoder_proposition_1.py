@@ -118,7 +118,7 @@ def test_what_decides_is_what_the_plan_says():
             assert c.condition_3.margin < c.condition_2.margin
         else:
             assert c.condition_2.margin < c.condition_3.margin
-            assert f"_{c.condition_2.largest} decides" in plan.name
+            assert f"_{c.condition_2.evidence['largest']} decides" in plan.name
 
 
 def test_steps_of_plans():
@@ -126,8 +126,8 @@ def test_steps_of_plans():
     steps = {plan.kind: plan.step for plan in made[:3]}
     J = np.concatenate([g[0].reshape(4, -1) for g in batch.jacobian(made[0].draws).values()], axis=1)
     assert 1.0 / steps[runs.STEPS[2]] == pytest.approx(np.linalg.eigvalsh(J @ J.T)[-1], rel=1e-10)
-    assert steps["1 / C"] == made[0].constants.largest_step("corrected")
-    assert steps["1 / C as printed"] == made[0].constants.largest_step("paper")
+    assert steps["1 / C"] == made[0].constants.largest_step()
+    assert steps["1 / C as printed"] == made[0].constants.largest_step(corrected=False)
 
 
 def test_decrease_per_step_is_the_largest_that_fits():

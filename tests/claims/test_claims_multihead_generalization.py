@@ -127,7 +127,7 @@ def test_assumption_2_is_measured():
 
 
 def test_good_starts_have_the_constants_of_the_report():
-    from attnlab.theory.multihead.report import good_initialization
+    from attnlab.reports import good_initialization
 
     p = population.two_lengths((1.0,), 0.5)
     tokens = al.Tokens.self_attention(p.x, p.y)

@@ -18,7 +18,7 @@ from attnlab.claims.rates import (
     joint_slow,
     joint_smoothness,
 )
-from attnlab.theory.fast_rates.joint import JointModel, condition_1, decayed_sum, near_orthogonality
+from attnlab.theory.rates.joint import JointModel, condition_1, decayed_sum, near_orthogonality
 
 SMOKE = Scale.SMOKE
 MODULES = (joint_data, joint_dynamics, joint_limits, joint_smoothness, joint_errata, joint_proofs, joint_quarter)
@@ -53,6 +53,7 @@ def test_the_extreme_sets_stand_at_the_ends_of_lemma_9(n):
     assert planted.max() == pytest.approx(1.5, rel=0.02)
     products = np.einsum("ritd,rjsd->ritjs", case.tokens.x, case.tokens.x).reshape(case.trials, 2 * n, 2 * n)
     assert np.abs(products[:, ~np.eye(2 * n, dtype=bool)]).max() == 0
+    assert case.tokens.v is not None
     signs = np.einsum("rid,rd->ri", planted_tokens(case), case.tokens.v)
     assert (np.sign(signs) == case.tokens.y).all()
 

@@ -227,7 +227,7 @@ def test_special_data_meet_the_printed_assumptions():
         saturation.planes(),
     ):
         found = al.theory.assumption_1(tokens[0])
-        assert found.slack >= 1
+        assert found.margin >= 1
         assert al.theory.assumption_2(tokens[0])
         assert al.theory.rate_constants(tokens[0]).feasible
     assert al.theory.assumption_1(errata_constants.opposite_noise()[0]).evidence["within"] < 1
@@ -235,7 +235,7 @@ def test_special_data_meet_the_printed_assumptions():
     assert query["queries"] < 1 <= query["within"]
     # The heavy sequence meets all but the assumption with the Upsilon of the proof.
     heavy = al.theory.assumption_1(errata_constants.heavy_sequence()[0]).evidence
-    assert heavy["slack_proof"] < 1 <= min(heavy["within"], heavy["queries"])
+    assert heavy["margin_proof"] < 1 <= min(heavy["within"], heavy["queries"])
 
 
 def test_closed_form_of_the_margin_is_not_always_right():

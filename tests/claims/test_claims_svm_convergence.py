@@ -264,7 +264,7 @@ def test_local_lemmas_notice_another_axis(monkeypatch):
 
 def test_local_bound_notices_swapped_gaps(monkeypatch):
     real = local_convergence.sandwich
-    monkeypatch.setattr(local_convergence, "sandwich", lambda *given: real(*given[:5], (2.0, 1.0 / 8.0)))
+    monkeypatch.setattr(local_convergence, "sandwich", lambda *given: real(*given[:5], factors=(2.0, 1.0 / 8.0)))
     assert local_convergence.lemma_13(Scale.SMOKE).verdict is Verdict.FAILS
 
 

@@ -90,7 +90,9 @@ def test_transposed_paths_would_exchange_the_products(monkeypatch):
 
     def transposed(*args):
         case = true(*args)
-        return replace(case, path=replace(case.path, W=np.swapaxes(case.path.W, -1, -2)))
+        weights = case.path.weights
+        exchanged = replace(case.path, weights={"K": weights["Q"], "Q": weights["K"]})
+        return replace(case, path=exchanged)
 
     monkeypatch.setattr(errata, "followed", transposed)
     outcome = BY_ID["svm-E10"].measure(SMOKE)

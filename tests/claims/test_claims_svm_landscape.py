@@ -26,6 +26,7 @@ def test_equal_others_meet_b2_and_keep_the_best_token():
     drawn, sample = al.data.sphere(**samples.SIZES, seed=3, trials=50), samples.equal_others(3)
     assert sample.meets.all()
     assert (al.optimal_tokens(drawn) == sample.best).all()
+    assert drawn.v is not None
     moved = sample.tokens.x - drawn.x
     assert np.abs(moved - np.einsum("rntd,rd,re->rnte", moved, drawn.v, drawn.v)).max() < 1e-12  # only along v
 

@@ -51,7 +51,7 @@ def test_a_search_that_did_not_finish_contradicts_nothing(tampered):
         status[0, -1] = PathStatus.INACCURATE
         W = path.W.copy()
         W[0, -1] = np.nan
-        return replace(path, status=status, W=W)
+        return replace(path, status=status, weights={**path.weights, "W": W})
 
     tampered(unfinished)
     outcome = limits.paths_tend_to_the_max_margin_direction(SMOKE)
@@ -216,7 +216,9 @@ def test_best_weights_maximise_over_the_simplex():
 
 @pytest.mark.slow
 def test_local_selections_are_locally_optimal_and_not_the_best():
-    tokens, selected, drawn = limits.local_selections(6)
+    found = limits.local_selections(6)
+    assert found is not None
+    tokens, selected, drawn = found
     assert 0 < len(selected) <= drawn
     for i, chosen in enumerate(selected):
         assert al.theory.is_locally_optimal(tokens[i], chosen)

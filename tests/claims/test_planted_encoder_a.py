@@ -89,7 +89,7 @@ FAULTS = [
     Fault("encoder-L15", f"{THEORY}.spectrum:lemma_15", "promised=0.125", "promised=0.5", "1/8 -> 1/2"),
     Fault("encoder-L15", f"{THEORY}.spectrum:lemma_15", "variance * C * T", "variance * C * T**3", "T -> T^3"),
     Fault("encoder-Chernoff", f"{THEORY}.spectrum:chernoff_bound", "lambda0 / 4.0", "lambda0 / 2.0", "1/4 -> 1/2"),
-    Fault("encoder-E5", f"{THEORY}.spectrum:chernoff_bound", "else tau1 * tau1", "else tau1", "tau1^2 -> tau1"),
+    Fault("encoder-E5", f"{THEORY}.spectrum:chernoff_bound", "tau1 * tau1 if", "tau1 if", "tau1^2 -> tau1"),
     Fault("encoder-E6", f"{THEORY}.spectrum:predict_alpha", "* width * variance", "* width", "no variance"),
     Fault("encoder-E8", f"{CLAIMS}.lemma_15:discs", "np.abs(off)", "off", "no absolute values"),
     Fault(

@@ -18,7 +18,9 @@ FAULTS = [
     Fault("encoder-L18", f"{SPECTRUM}:lambda_0", '"hermite": 0.25 *', '"hermite": 2.5 *', "mu^2 by 10"),
     Fault("encoder-L19", f"{KERNELS}:_one", "(2.0 * np.pi)", "(4.0 * np.pi)", "2 pi -> 4 pi in E1"),
     Fault("encoder-C8", "models.network:Network.tau1", "-0.5", "-0.4", "tau1 = m^(-0.4)"),
-    Fault("encoder-E9", "theory.encoder.ntk:kernel_blocks", "a.hidden @", "1.1 * a.hidden @", "kernel of w_O by 1.1"),
+    Fault(
+        "encoder-E9", "models.encoder_kernel:kernel_blocks", "a.hidden @", "1.1 * a.hidden @", "kernel of w_O by 1.1"
+    ),
     Fault("encoder-E9", f"{KERNELS}:_one", "(2.0 * np.pi)", "(4.0 * np.pi)", "2 pi -> 4 pi in E1"),
     Fault("encoder-T3", "models.network:Network.tau1", "-0.5", "-0.25", "tau1 = m^(-1/4)"),
     Fault("encoder-L20", "theory.encoder.lemmas:lemma_6", "return 3.0 *", "return 1.5 *", "3 -> 1.5"),

@@ -7,15 +7,15 @@ FAULTS = [
     Fault(
         "encoder-Cor1",
         "models.dense:FullyConnected.forward",
-        "hidden = self.tau1 * jax.nn.relu(x.reshape(n, -1)",
-        "hidden = 1.01 * jax.nn.relu(x.reshape(n, -1)",
+        "hidden = self.tau1 * self.relu(problem.x.reshape(n, -1)",
+        "hidden = 1.01 * self.relu(problem.x.reshape(n, -1)",
         "two-layer network, hidden layer times 1.01",
     ),
     Fault(
         "encoder-B1",
         "theory.encoder.kernels:kernel_regression",
-        "found = began + np.ldexp",
-        "found = np.ldexp",
+        "predictions = began + np.ldexp",
+        "predictions = np.ldexp",
         "predictor without f_0",
     ),
     Fault(
@@ -44,7 +44,7 @@ FAULTS = [
     Fault("encoder-E16", "models.encoder:Encoder.pooling", "1.0 / T if", "1.0 if", "mean pooling -> sum"),
     Fault(
         "encoder-E16",
-        "models.regression:REDUCTIONS",
+        "models.losses:REDUCTIONS",
         "",
         '{**REDUCTIONS, "half_sum": lambda n: 0.5 / n}',
         "half the sum -> half the mean",

@@ -28,7 +28,7 @@ STEP = "theory.multihead.bounds:smoothness"
 GUARANTEES = "theory.multihead.guarantees"
 PHASE_ONE = "theory.multihead.phase_one"
 PIECES = "claims.multihead.derivatives:pieces"
-OUTPUTS = "models.multihead:HeadsModel.outputs"
+OUTPUTS = "models.multihead:MultiHead.forward"
 
 TENTH = ("2.0 * self.length * root", "0.2 * self.length * root", "beta3 / 10")
 THIRTY_SIX = ("0.5 * c * shape.beta3", "0.5 * shape.beta3", "36 -> 1 in the heads")
@@ -53,7 +53,13 @@ FAULTS = [
     Fault("multihead-C-SH", TOKENS, "2.0 * longest**4", "0.2 * longest**4", "2 |x|^4 -> 0.2 |x|^4"),
     Fault("multihead-C-SH", BETA3, "(2.0 * self.R**2 * m + 1.0)", "(0.2 * self.R**2 * m + 1.0)", "2 R^2 -> 0.2 R^2"),
     Fault("multihead-C-L5", BETA3, *TENTH),
-    Fault("multihead-C-L5", OUTPUTS, "/ jnp.sqrt(heads)", "/ heads", "1 / sqrt(H) -> 1 / H in the model"),
+    Fault(
+        "multihead-C-L5",
+        OUTPUTS,
+        "/ jnp.sqrt(jnp.sum(counts))",
+        "/ jnp.sum(counts)",
+        "1 / sqrt(H) -> 1 / H in the model",
+    ),
     Fault(
         "multihead-E14",
         "claims.multihead.gradients:hessian_is_bounded_by_its_terms",
@@ -86,19 +92,25 @@ FAULTS = [
     Fault(
         "multihead-C-T1", STEP, "front * growth(shape, D, g) ** 2", "front * growth(shape, D, g)", "alpha^2 -> alpha"
     ),
-    Fault("multihead-C-RED", OUTPUTS, "/ jnp.sqrt(heads)", "/ heads", "1 / sqrt(H) -> 1 / H in the model"),
+    Fault(
+        "multihead-C-RED",
+        OUTPUTS,
+        "/ jnp.sqrt(jnp.sum(counts))",
+        "/ jnp.sum(counts)",
+        "1 / sqrt(H) -> 1 / H in the model",
+    ),
     Fault(
         "multihead-C-DEC",
-        "models.multihead:HeadsModel.decoded",
+        "models.multihead:MultiHead.decoded",
         'jnp.einsum("gtd,nsd->gnts", U, x)',
         'jnp.einsum("gtd,nsd->gnts", U + 1e-3, x)',
         "an offset of U",
     ),
     Fault(
         "multihead-C-TR",
-        "models.multihead:HeadsModel.gradient",
-        "self.loss.log_slope(margins) - jnp.log",
-        "2.0 * self.loss.log_slope(margins) - jnp.log",
+        "models.losses:MarginLoss.slope",
+        "self.log_slope(margins) - jnp.log",
+        "2.0 * self.log_slope(margins) - jnp.log",
         "slope of the loss squared",
     ),
     Fault("multihead-C-NTK", "theory.multihead.margins:attention_gain", "(4.0 * np.sqrt", "(2.0 * np.sqrt", "4 -> 2"),

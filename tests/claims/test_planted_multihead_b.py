@@ -97,7 +97,7 @@ FAULTS = [
     Fault("multihead-E-L18", f"{MARGINS}:saturation_scale", "2.0 / A_", "1.9 / A_", "Gamma with 1.9 for 2"),
     Fault("multihead-C-PR3", f"{MARGINS}:gamma_attn", "- 2.0 * eps_", "+ 2.0 * eps_", "sign of 2 eps Z"),
     Fault("multihead-C-PR3", f"{MARGINS}:attention_scale", "0.75 * m.S**4", "3.0 * m.S**4", "Gamma / 4"),
-    Fault("multihead-E6", f"{MARGINS}:theta_opt", "found.U / sizes[0]", "found.U / sizes[1]", "norm of W*"),
+    Fault("multihead-E6", f"{MARGINS}:theta_opt", "oracle.U / sizes[0]", "oracle.U / sizes[1]", "norm of W*"),
     Fault("multihead-E7", f"{MARGINS}:score_bounds", "+ m.S**2)", "+ 2.0 * m.S**2)", "B with 2 S^2"),
     Fault("multihead-E7-scale", f"{MARGINS}:oracle_weights", "others.sum(0)", "0 * others.sum(0)", "W* without the nu"),
     Fault("multihead-E7-margin", f"{MARGINS}:attention_scale", "0.75 * m.S**4", "7.5 * m.S**4", "Gamma / 10"),

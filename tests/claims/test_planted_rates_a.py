@@ -7,7 +7,7 @@ from planting import Fault, planted, verdict_under
 
 from attnlab.claims import Scale, find
 
-BOUNDS = "theory.fast_rates.bounds"
+BOUNDS = "theory.rates.bounds"
 MODULES = (
     "lemmas",
     "example",
@@ -23,7 +23,7 @@ MODULES = (
 
 CUBE = (f"{BOUNDS}:first_time", "/ np.sqrt(step)) ** 3", "/ np.sqrt(step)) ** 1", "t_0 without the cube")
 SIGN = (
-    "models.attention:AttentionModel.gradient",
+    "models.layer:Layer.gradient",
     "sign = self.loss.slope_sign(margins)",
     "sign = -self.loss.slope_sign(margins)",
     "sign of the gradient",
@@ -35,7 +35,7 @@ SMALL_ENTRIES = (
     "W_mm without its smaller entries",
 )
 ROOT = (
-    "train.alignment:misalignment_of_units",
+    "data.directions:misalignment_of_units",
     'xp.einsum("...ij,...ij->...", rest, rest)',
     'xp.sqrt(xp.einsum("...ij,...ij->...", rest, rest))',
     "1 - cosine without the square",
@@ -49,10 +49,10 @@ FAULTS = [
         "rise = g",
         "softmax derivative without its mean",
     ),
-    Fault("rates-K2", "theory.fast_rates.orthogonality:SPECTRAL", "", "0.6 * np.sqrt(2.0)", "C' ten times smaller"),
+    Fault("rates-K2", "theory.rates.orthogonality:SPECTRAL", "", "0.6 * np.sqrt(2.0)", "C' ten times smaller"),
     Fault(
         "rates-K2",
-        "theory.fast_rates.orthogonality:_largest_scales",
+        "theory.rates.orthogonality:_largest_scales",
         "8.0 * known.Lambda",
         "0.8 * known.Lambda",
         "8 Lambda -> 0.8 Lambda",
@@ -61,7 +61,7 @@ FAULTS = [
     Fault("rates-K3b", *SIGN),
     Fault(
         "rates-K4",
-        "theory.fast_rates.constants:RateConstants.condition",
+        "theory.rates.constants:RateConstants.condition",
         "self.B**2 * self.Lambda",
         "self.B * self.Lambda",
         "B^2 Lambda -> B Lambda",
@@ -111,7 +111,7 @@ FAULTS = [
     Fault("rates-K16", *SMALL_ENTRIES),
     Fault(
         "rates-E2",
-        "theory.fast_rates.constants:rate_constants",
+        "theory.rates.constants:rate_constants",
         "np.exp(high.max() - bottom.min())",
         "np.exp(high.min() - bottom.min())",
         "min for max in Upsilon",

@@ -14,7 +14,7 @@ from attnlab.claims.rates import (
     step_rules,
 )
 
-THEORY = "theory.fast_rates.joint"
+THEORY = "theory.rates.joint"
 MODEL = f"{THEORY}:JointModel"
 SUM = "(far ** (1 - power) - SUMMED ** (1 - power)) / (1 - power)"
 FAULTS = [

@@ -25,7 +25,7 @@ def transposed(claim):
     return Fault(claim, TOGETHER, SOLVED, off, "W_mm transposed")
 
 
-LIPSCHITZ = "theory.lipschitz:lipschitz_constants"
+LIPSCHITZ = "theory.svm.lipschitz:lipschitz_constants"
 CERTIFY = "svm.certificate:certify"
 NUCLEAR = "svm.nuclear:certify_nuclear"
 DESCENT = "optim.rule:scaled_by"
@@ -42,10 +42,14 @@ FAULTS = [
         "W, values, nuclear = 1.01 * W / least",
         "nuclear W 1 % too long",
     ),
-    Fault("svm-B1d", "theory.assumptions:_room", "return 1.0 +", "return 2.0 +", "B.1 allows values up to 2"),
+    Fault("svm-B1d", "theory.svm.assumptions:_room", "return 1.0 +", "return 2.0 +", "B.1 allows values up to 2"),
     # Landscape.
     Fault(
-        "svm-L2", "models.losses:Loss.excess", "log_rise(start, drop)", "log_rise(start, 2.0 * drop)", "drop doubled"
+        "svm-L2",
+        "models.losses:MarginLoss.excess",
+        "log_rise(start, drop)",
+        "log_rise(start, 2.0 * drop)",
+        "drop doubled",
     ),
     Fault("svm-L7", "claims.svm.landscape:LEADING", "", "1.99", "2 -> 1.99"),
     scaled("svm-L9", 1.1),
@@ -86,7 +90,7 @@ FAULTS = [
     Fault("svm-L12", "claims.svm.first_step:cone_sandwich", "2.0 * size_of", "0.2 * size_of", "2A -> A/5"),
     transposed("svm-E7"),
     Fault("svm-E59", RADIUS, "4.0 * tokens.T", "0.4 * tokens.T", "4 T -> 0.4 T"),
-    Fault("svm-E7b", "theory.assumptions:_room", "return 1.0 +", "return 10.0 +", "B.1 allows values up to 10"),
+    Fault("svm-E7b", "theory.svm.assumptions:_room", "return 1.0 +", "return 10.0 +", "B.1 allows values up to 10"),
     # Compositions.
     Fault("svm-Eq7", "svm.finite:finite_part", "target = (logs", "target = 2.0 * (logs", "log-ratios doubled"),
     Fault("svm-Gen", CERTIFY, "W, length = W / least", "W, length = 1.1 * W / least", "W_mm 10 % too long"),
@@ -94,12 +98,14 @@ FAULTS = [
     # Formulas in print.
     Fault("svm-E1", CERTIFY, "W = raw if W", "W = raw + 0.01 * np.eye(d) if W", "W of full rank"),
     Fault("svm-E2", "claims.svm.samples:slopes", "part * np.exp(", "0.5 * part * np.exp(", "gradient halved"),
-    Fault("svm-E3", "theory.lipschitz:LipschitzConstants.K_printed", "Q) * self.W", "Q) ** 2 * self.W", "|Q| squared"),
+    Fault(
+        "svm-E3", "theory.svm.lipschitz:LipschitzConstants.K_printed", "Q) * self.W", "Q) ** 2 * self.W", "|Q| squared"
+    ),
     scaled("svm-E5", 1.1),
     Fault("svm-E10", "svm.face:distance_to_face", "face.U.T @ given", "face.U.T @ given.T", "transposed face"),
     scaled("svm-E11", 1.1),
     Fault("svm-E9", "claims.svm.first_step:cone_sandwich", "MU / 2.0", "MU * 2.0", "mu/2 -> 2 mu"),
-    Fault("svm-E13", "theory.assumptions:_room", "return 1.0 +", "return 1.5 +", "B.1 allows values up to 1.5"),
+    Fault("svm-E13", "theory.svm.assumptions:_room", "return 1.0 +", "return 1.5 +", "B.1 allows values up to 1.5"),
     Fault("svm-E14", NUCLEAR, "rank=rank,", "rank=rank + 1,", "certified rank too large"),
     Fault("svm-E15", "models.heads:Mlp.apply", "output @", "1.0 + output @", "ReLU shifted by 1"),
     Fault(

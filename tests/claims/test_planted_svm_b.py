@@ -6,8 +6,8 @@ from planting import Fault, verdict_under
 TOGETHER = "svm.batch:MarginSolutions.__init__"
 SOLVED = "self.W, self.margin, self.gap = together.W, together.margin, together.gap"
 CERTIFY = "svm.certificate:certify"
-CONE = "theory.cones:local_cone"
-BARRIER = "theory.cones:barrier"
+CONE = "theory.svm.cones:local_cone"
+BARRIER = "theory.svm.cones:barrier"
 BEST_LOW = "best_low = np.where(low, logits, -np.inf).max(-1)"
 
 
@@ -66,17 +66,19 @@ FAULTS = [
     Fault("svm-L5", BARRIER, BEST_LOW, BEST_LOW.replace("-np.inf).max", "np.inf).min"), "max -> min"),
     Fault("svm-L16", BARRIER, BEST_LOW, BEST_LOW.replace("-np.inf).max", "np.inf).min"), "max -> min"),
     Fault("svm-E8", BARRIER, BEST_LOW, BEST_LOW.replace("-np.inf).max", "np.inf).min"), "max -> min"),
-    Fault("svm-L5", "theory.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"),
-    Fault("svm-L16", "theory.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"),
+    Fault("svm-L5", "theory.svm.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"),
+    Fault("svm-L16", "theory.svm.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"),
     # How many tokens are selected.
     Fault("svm-L6", "claims.svm.selection:best_mixture", "(2.0 * penalty", "(0.5 * penalty", "2 lambda -> lambda / 2"),
     Fault("svm-E6", "claims.svm.selection:kept_by_rule", "2.0 * penalty", "1.0 * penalty", "2 lambda -> lambda"),
     Fault("svm-Convex", "models.heads:ReluSum.apply", "jnp.sum(", "-jnp.sum(", "a concave head"),
     # Section 5.2, and K and Q.
     turned("svm-Conj"),
-    Fault("svm-D", "theory.assumptions:_room", "return 1.0 +", "return 2.0 +", "support up to values of 2"),
+    Fault("svm-D", "theory.svm.assumptions:_room", "return 1.0 +", "return 2.0 +", "support up to values of 2"),
     turned("svm-Def2"),
-    Fault("svm-Def2", "theory.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"),
+    Fault(
+        "svm-Def2", "theory.svm.geometry:_judged", "support & (lead <= 0)", "support & (lead < 0.5)", "a lead of 0.5"
+    ),
     Fault("svm-KQ", TOGETHER, SOLVED, SOLVED.replace("= ", "= 0.9 * ", 1), "least norm 10 % low"),
 ]
 

@@ -144,13 +144,13 @@ def test_trials_of_anything(kind):
     for value in VALUES:
         assert is_finite(outcome(batch.__getitem__, value))
         assert is_finite(outcome(batch[0].__getitem__, value))
-    assert [one.trials for one in batch] == [None] * 3  # type: ignore[attr-defined]
+    assert [one.trials for one in batch] == [None] * 3
     np.testing.assert_array_equal(batch[[2, 0]].x, batch.x[[2, 0]])
     np.testing.assert_array_equal(batch[-1].x, batch.x[2])
-    np.testing.assert_array_equal(batch[np.array([1])].x, batch.x[1:2])  # type: ignore[index]
+    np.testing.assert_array_equal(batch[np.array([1])].x, batch.x[1:2])
     for wrong in (3, -4, [0, 3], "a", True, 0.0, (0, 1, 5), slice(3, 5), slice("a"), [], [[0]], [True, False, True]):
         with pytest.raises(InputError, match="a trial from 0 to 2"):
-            batch[wrong]  # type: ignore[index]
+            batch[wrong]
     with pytest.raises(IndexError):
         batch[3]
 
@@ -167,7 +167,7 @@ def test_stacks_of_anything():
         outcome(al.Tokens.stack, [one, value])
     assert al.Tokens.stack(t for t in (one, one)).trials == 2
     with pytest.raises(InputError, match=r"`trials\[1\]` is 'a'; wanted al.Tokens"):
-        al.Tokens.stack([one, "a"])  # type: ignore[list-item]
+        al.Tokens.stack([one, "a"])
 
 
 def test_facts_that_do_not_compare_are_kept_as_lists():
@@ -210,7 +210,7 @@ def test_heads_are_told_what_is_wrong_with_them():
         (Valued([[1.0, np.nan]]), "NaN or infinite"),
     ):
         with pytest.raises(InputError, match=words):
-            al.scores(tokens, head)  # type: ignore[arg-type]
+            al.scores(tokens, head)
 
 
 def test_batches_of_trials_of_anything():

@@ -104,6 +104,7 @@ def test_sphere_is_made_of_unit_vectors(n, T, d, seed):
     tokens = al.data.sphere(n, T, d, seed=seed)
     assert tokens.x.shape == (n, T, d)
     assert tokens.z.shape == (n, d)
+    assert tokens.v is not None
     for array in (tokens.x, tokens.z, tokens.v):
         np.testing.assert_allclose(np.linalg.norm(array, axis=-1), 1.0, rtol=1e-15)
     assert set(np.unique(tokens.y)) <= {-1.0, 1.0}
@@ -148,11 +149,17 @@ def test_every_sequence_meets_the_gap_and_every_draw_is_counted(gap):
                 draws[k] += 1
             waiting = failed
         np.testing.assert_allclose(tokens.x, x, rtol=1e-14)
+        assert tokens.v is not None
         np.testing.assert_allclose(tokens.v, v, rtol=1e-14)
         np.testing.assert_allclose(tokens.z, [unit() for _ in range(n)], rtol=1e-14)
         np.testing.assert_array_equal(tokens.y, y)
         np.testing.assert_array_equal(tokens.info["attempts"], draws)
     assert batch.info["attempts"].max() > 1
+
+
+def same_law(one, other) -> float:
+    """The p-value of the Kolmogorov-Smirnov test of two samples."""
+    return float(stats.ks_2samp(one, other)[1])
 
 
 def test_gap_filter_has_the_law_of_rejecting_whole_sets():
@@ -170,12 +177,13 @@ def test_gap_filter_has_the_law_of_rejecting_whole_sets():
         ranked = np.sort(y[:, None] * (x @ v), axis=-1)
         if (ranked[:, -1] - ranked[:, -2] >= gap).all():
             kept.append((x, v, y, ranked))
+    assert batch.v is not None
     ranked = np.sort(batch.y[..., None] * np.einsum("rntd,rd->rnt", batch.x, batch.v), axis=-1)
     for k in range(T):
         other = np.array([r[:, k] for *_, r in kept]).ravel()
-        assert stats.ks_2samp(ranked[..., k].ravel(), other).pvalue > 1e-3
-    assert stats.ks_2samp(batch.v[:, 0], [v[0] for _, v, *_ in kept]).pvalue > 1e-3
-    assert stats.ks_2samp(batch.x[..., 0].ravel(), np.array([x[..., 0] for x, *_ in kept]).ravel()).pvalue > 1e-3
+        assert same_law(ranked[..., k].ravel(), other) > 1e-3
+    assert same_law(batch.v[:, 0], [v[0] for _, v, *_ in kept]) > 1e-3
+    assert same_law(batch.x[..., 0].ravel(), np.array([x[..., 0] for x, *_ in kept]).ravel()) > 1e-3
     assert abs(batch.y.mean()) < 4 / np.sqrt(batch.y.size)
 
 
@@ -224,6 +232,7 @@ def test_two_clusters():
     batch = al.data.two_clusters(seed=2, trials=1500)
     np.testing.assert_array_equal(batch.y, 1.0)
     np.testing.assert_allclose(np.linalg.norm(batch.z, axis=-1), 1.0, rtol=1e-15)
+    assert batch.v is not None
     np.testing.assert_allclose(np.linalg.norm(batch.v, axis=-1), 1.0, rtol=1e-15)
     for i, centre in enumerate([(-1.0, 0.0), (1.0, 0.0)]):
         noise = (batch.x[:, i] - np.array(centre)).reshape(-1, 2)
@@ -271,6 +280,7 @@ def test_signals_without_noise(seed):
     np.testing.assert_allclose(at, np.where(tokens.y[:, None] > 0, plus, minus), rtol=0, atol=1e-14)
     np.testing.assert_allclose([plus @ plus, minus @ minus], U**2, rtol=1e-14)
     assert abs(plus @ minus) < 1e-14
+    assert tokens.v is not None
     np.testing.assert_allclose(tokens.v, (plus - minus) / U**2, rtol=0, atol=1e-14)
     rest = tokens.x[np.arange(6) != tokens.info["planted"][:, None]]
     assert np.abs(rest @ plus).max() < 1e-13
@@ -346,6 +356,7 @@ def test_gaussian_signal():
     d, strength, noise = 8, 3.0, 0.1
     batch = al.data.gaussian_signal(40, 3, d, strength=strength, noise=noise, seed=2, trials=30)
     planted = np.arange(3) == batch.info["planted"][..., None]
+    assert batch.v is not None
     np.testing.assert_allclose(np.linalg.norm(batch.v, axis=-1), 1.0, rtol=1e-15)
     values = np.einsum("rntd,rd->rnt", batch.x, batch.v)
     np.testing.assert_array_equal(batch.y, np.sign(values[planted]).reshape(batch.y.shape))

@@ -80,7 +80,7 @@ def test_starts_have_the_law_of_the_full_matrix():
         with pytest.raises(InputError):
             gaussian_start(*bad)
     with pytest.raises(InputError, match="wanted al"):
-        in_span(np.eye(2))  # type: ignore[arg-type]
+        in_span(np.eye(2))
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(2, 2, 4), (4, 3, 16), (5, 2, 7)])
@@ -96,7 +96,7 @@ def test_orthogonal_noise_meets_everything_exactly(n, T, d):
         assert np.abs(gram[np.ix_(is_noise, ~is_noise)]).max() < 1e-12
         assert set(one.y) == {-1.0, 1.0}
         found = assumption_1(one)
-        assert min(found.slack, found.evidence["extra"]) > 1e9
+        assert min(found.margin, found.evidence["extra"]) > 1e9
         assert assumption_2(one)
         assert al.optimal_tokens(one).tolist() == planted.tolist()
 
@@ -107,7 +107,7 @@ def test_the_free_family_is_drawn_until_it_holds():
     assert tokens.info["attempts"].max() > 1  # one label only, at first, in half of the draws
     for i in range(4):
         assert len(set(tokens.y[i])) == 2
-        assert assumption_1(tokens[i]).slack >= 1
+        assert assumption_1(tokens[i]).margin >= 1
     assert np.array_equal(separated_signal().x, tokens.x[0])
 
 

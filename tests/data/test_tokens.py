@@ -122,7 +122,7 @@ def test_query_of_a_wrong_kind(query):
 
 def test_arguments_are_named():
     with pytest.raises(TypeError):
-        al.Tokens(X, Z, Y)  # type: ignore[misc]
+        al.Tokens(X, Z, Y)  # pyright: ignore[reportCallIssue]
 
 
 # --- what is kept --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from attnlab.figures import figures
 from attnlab.figures.encoder import runs
 from attnlab.figures.encoder.runs import Plan, Reading
-from attnlab.theory.encoder.ntk import encoder_kernel
+from attnlab.models.encoder_kernel import encoder_kernel
 from attnlab.theory.tangent import kernel_distance, ntk
 from attnlab.train import descend
 
@@ -54,7 +54,7 @@ def test_segments_and_kernels_are_those_of_one_run(reading):
     for i, part in enumerate(parts):
         own = runs.kernels(data, network, part.weights)
         np.testing.assert_allclose(own, whole.metrics["kernel"][:, i], rtol=1e-10, atol=1e-13)
-        one = ntk(data[1], {name: w[1] for name, w in part.weights.items()}, network)
+        one = ntk(data[1], network, {name: w[1] for name, w in part.weights.items()})
         np.testing.assert_array_equal(own[1], one)
 
 
@@ -73,7 +73,7 @@ def test_what_is_kept_of_training():
     # The first step by hand: start, its errors, gradient descent with the kernel of the start.
     data, network = reading.data(1, SMALL), reading.model(100)
     start = network.initial(data, runs.SEED)
-    errors, kernel = network.output(data, start)[0] - data.y[0], runs.kernels(data, network, start)[0]
+    errors, kernel = network.outputs(data, start)[0] - data.y[0], runs.kernels(data, network, start)[0]
     np.testing.assert_allclose(kept["mse"][1, 0, 0], np.mean(errors**2), rtol=1e-12)
     slope = network.gradient(data, start, loss="mse_mean")
     step = [2.0 * slope[0][name] * np.exp(slope[1][name])[(...,) + (None,) * (w.ndim - 1)] for name, w in start.items()]

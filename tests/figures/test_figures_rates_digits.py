@@ -125,11 +125,9 @@ def test_planned_figures_are_listed_and_refused(capsys, tmp_path):
 
 
 def test_asking_for_all_leaves_out_what_cannot_be_made(monkeypatch, capsys, tmp_path):
-    from attnlab.figures import figure as module
     from attnlab.figures.figure import planned
 
     only = planned(id="rates-1", title="Later", says="Nothing yet.", needs="needs time")
-    monkeypatch.setattr(module, "PAPERS", {"rates": ()})
     monkeypatch.setattr("attnlab.figures.figures", lambda paper=None: [only])
     assert main(["figure", "--out", str(tmp_path)]) == 0
     assert "rates-1  left out: needs time" in capsys.readouterr().err

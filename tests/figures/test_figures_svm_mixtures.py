@@ -71,6 +71,7 @@ def test_scores_are_those_asked_for():
     np.testing.assert_allclose(mixing.scores, scores, atol=1e-14)
     np.testing.assert_allclose(mixing.tokens.x[:, 0] @ mixing.tokens.x[:, 0].swapaxes(1, 2), np.eye(TOKENS)[None]
                                .repeat(3, 0), atol=1e-14)  # fmt: skip
+    assert mixing.tokens.v is not None
     np.testing.assert_allclose(np.linalg.norm(mixing.tokens.v, axis=-1), 1.0)
     assert mixing.pick(np.array([2, 0])).strength.tolist() == [1.0, 1.0]
     np.testing.assert_allclose(mixing.pick(np.array([2, 0])).scores, scores[[2, 0]], atol=1e-14)

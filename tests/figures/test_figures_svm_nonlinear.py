@@ -8,9 +8,9 @@ import pytest
 from attnlab.claims import Scale, Verdict
 from attnlab.data.tokens import Tokens
 from attnlab.figures.svm import attempts, kept, nonlinear
-from attnlab.figures.svm.attempts import Attempts, RoundedMlp, Search, draw
+from attnlab.figures.svm.attempts import Attempts, Search, draw
 from attnlab.figures.svm.kept import BETWEEN, NOTHING_MASKED, RETAINED, apart, exceeds, predict, sort_out, tally
-from attnlab.models import Mlp, attention, loss
+from attnlab.models import Mlp, RoundedMlp, attention, loss
 from attnlab.svm import solve_margin
 
 TINY = Search(dims=(4,), wanted=3, most=32, together=80, flow_dims=(4,), flows=1)

@@ -62,7 +62,7 @@ def test_paths_must_end_at_their_own_solution():
 
 def separation_arrays(apart):
     points, labels = labelled(0)
-    directions = np.stack([linear_margin(p, y).weights for p, y in zip(points, labels, strict=True)])
+    directions = np.stack([np.asarray(linear_margin(p, y).weights) for p, y in zip(points, labels, strict=True)])
     flat = np.full((3, 3), apart)
     return {"steps": np.array([1, 10, 100]), "points": points, "labels": labels, "regression": directions,
             "regression_path": np.tile(directions[:, None], (1, 3, 1)), "regression_apart": flat, "tokens": points,

@@ -12,6 +12,7 @@ from fuzz.arrays import anything, finite
 from fuzz.calls import Call, case
 from fuzz.scalars import (
     choice,
+    flag,
     junk,
     number,
     optional,
@@ -26,7 +27,6 @@ from fuzz.source import Source
 from fuzz.tabled import attempt, method, row
 
 SOME = 0.6  # weight of functions of a few numbers
-mode = choice("corrected", "paper")
 pool = choice("mean", "sum")
 block = or_junk(lambda src: src.choose((8_000_000, 1, 100)), 8)
 size = or_junk(lambda src: src.choose((2, 1, 3, 10, 10**6, 10**15, 10**25)))
@@ -77,12 +77,12 @@ row(ENCODER + "lemma_9", valid, needed={"dQ": number, "dK": number, "dV": number
 row(ENCODER + "lemma_10", valid, needed={"dO": number, "dF": number}, weight=SOME, infinite=True)
 row(ENCODER + "lemma_12", valid, number, weight=SOME, infinite=True)
 row(ENCODER + "lemma_13", valid, weight=SOME, infinite=True)
-row(ENCODER + "lemma_14", valid, number, options={"mode": mode}, weight=SOME, infinite=True)
+row(ENCODER + "lemma_14", valid, number, options={"corrected": flag}, weight=SOME, infinite=True)
 row(ENCODER + "lemma_20", size, positive, weight=SOME, infinite=True)
 row(ENCODER + "weight_bounds", valid, weight=SOME, infinite=True)
-row(ENCODER + "residual_alpha", valid, options={"norm": number, "mode": mode}, weight=SOME, infinite=True)
+row(ENCODER + "residual_alpha", valid, options={"norm": number, "corrected": flag}, weight=SOME, infinite=True)
 row(ENCODER + "rate_follows", number, weight=SOME)
-row(ENCODER + "drift_bound", positive, options={"c": positive, "mode": mode}, weight=SOME, infinite=True)
+row(ENCODER + "drift_bound", positive, options={"c": positive, "corrected": flag}, weight=SOME, infinite=True)
 row(
     ENCODER + "rate_bound",
     positive,
@@ -92,7 +92,7 @@ row(
     weight=SOME,
     infinite=True,
 )
-row(ENCODER + "chernoff_bound", number, size, positive, options={"mode": mode}, weight=SOME, infinite=True)
+row(ENCODER + "chernoff_bound", number, size, positive, options={"corrected": flag}, weight=SOME, infinite=True)
 row(
     ENCODER + "lemma_16_error",
     positive,
@@ -114,7 +114,7 @@ row(
     choice("lecun", "he", "ntk"),
     choice("sqrt", "linear"),
     needed={"N": size, "T": size, "d": size, "C_x": positive, "lambda0": number},
-    options={"mode": mode},
+    options={"corrected": flag},
     weight=SOME,
     infinite=True,
 )
@@ -128,7 +128,7 @@ row(
 )
 
 for _name in ("c1", "c3", "largest_step", "smoothness"):
-    method(ENCODER + "Constants." + _name, accepted, options={"mode": mode}, weight=0.4, infinite=True)
+    method(ENCODER + "Constants." + _name, accepted, options={"corrected": flag}, weight=0.4, infinite=True)
 method(ENCODER + "Constants.c2", accepted, weight=0.4, infinite=True)
 
 

@@ -174,7 +174,8 @@ HEADS_MODELS = (
     models.MultiHead(10**6, "pooling"),
     models.MultiHead(2, "last"),
 )
-METHODS = ("output", "loss", "gradient", "attention", "features", "check", "hessian", "hessian_product", "shapes")
+EVALUATED = ("outputs", "loss", "gradient", "attention", "features", "hessian", "hessian_product", "hidden")
+METHODS = (*EVALUATED, "head_shapes", "initial")
 
 
 def heads_weights(src: Source, model: models.MultiHead, data: al.Tokens, hostile: bool = True) -> Any:
@@ -187,13 +188,13 @@ def heads_weights(src: Source, model: models.MultiHead, data: al.Tokens, hostile
     return found
 
 
-@case("models.MultiHead.output", weight=0.45, covers=tuple(f"models.MultiHead.{name}" for name in METHODS))
+@case("models.MultiHead.outputs", weight=0.45, covers=tuple(f"models.MultiHead.{name}" for name in METHODS))
 def multihead_methods(src: Source) -> Call:
     model = src.choose(HEADS_MODELS)
     data = tokens_of(src, src.choose((FIXED, FIXED, BATCH, MANY) if src.rarely(8) else ONE_PER_SEQUENCE), masked=False)
     name = src.choose(METHODS)
     args: tuple[Any, ...] = (maybe_tokens(src, data),)
-    if name != "shapes":
+    if name not in ("head_shapes", "initial"):
         args += (heads_weights(src, model, data),)
     kwargs: dict[str, Any] = {}
     if name == "hessian_product":
@@ -216,18 +217,18 @@ NETWORKS = (
     models.Encoder(2, init="ntk", residual="identity"),
     models.FullyConnected(3, layers=3),
 )
-NETWORK_METHODS = ("output", "loss", "gradient", "attention", "hidden", "check", "initial")
+NETWORK_METHODS = (*EVALUATED, "initial")
 
 
 def network_weights(src: Source, network: Any, data: al.Sequences) -> Any:
-    found: Any = {name: anything(src, shape) for name, shape in network.shapes(data.T, data.d).items()}
+    found: Any = {name: anything(src, shape) for name, shape in network.sizes(data.T, data.d).items()}
     if src.rarely(20):
         return src.choose((None, {}, {"W_Q": 1}, 3, found | {"x": 1}, np.eye(2)))
     return found
 
 
 @case(
-    "models.Encoder.output",
+    "models.Encoder.outputs",
     weight=0.45,
     covers=tuple(
         f"models.{kind}.{name}" for kind in ("Encoder", "FullyConnected", "Network") for name in NETWORK_METHODS
@@ -241,10 +242,91 @@ def network_methods(src: Source) -> Call:
     given = junk(src) if src.rarely(25) else given
     if name == "initial":
         return Call(network.initial, (given,), {"seed": or_junk(lambda src: src.choose((0, 1, 2**40)))(src)})
-    kwargs = {"loss": choice("half_sum", "mse_mean", "half_mean")(src)} if name in ("loss", "gradient") else {}
-    return Call(getattr(network, name), (given, network_weights(src, network, data)), kwargs)
+    wants_loss = name in ("loss", "gradient", "hessian", "hessian_product")
+    kwargs = {"loss": choice("half_sum", "mse_mean", "half_mean")(src)} if wants_loss else {}
+    args = (given, network_weights(src, network, data))
+    if name == "hessian_product":
+        args += (network_weights(src, network, data),)
+    return Call(getattr(network, name), args, kwargs)
 
 
+class WithValues(models.Model):
+    """Attention with a trained value matrix, as a user writes it."""
+
+    bias: float = 0.0
+
+    def shapes(self, data):
+        return {"W": models.weights((data.d, data.d)), "V": models.weights((data.d, data.d), "uniform")}
+
+    def output(self, weights, example):
+        attention = models.softmax(example.x @ weights["W"] @ example.x[0])
+        return jnp.sum(weights["V"] @ (attention @ example.x)) + self.bias
+
+
+USER_METHODS = (*EVALUATED, "initial")
+
+
+@case("models.Model.outputs", weight=0.3, covers=tuple(f"models.Model.{name}" for name in USER_METHODS))
+def user_model_methods(src: Source) -> Call:
+    model = WithValues(src.choose((0.0, 1.0)))
+    tokens = src.rarely(2)
+    data = tokens_of(src, src.choose(ONE_PER_SEQUENCE), masked=False) if tokens else sequences(src, FIXED)
+    given = junk(src) if src.rarely(25) else data
+    name = src.choose(USER_METHODS)
+    if name == "initial":
+        return Call(model.initial, (given,), {"seed": or_junk(lambda src: src.choose((0, 1, 2**40)))(src)})
+    drawn: Any = {key: anything(src, (data.d, data.d)) for key in ("W", "V")}
+    if src.rarely(20):
+        drawn = src.choose((None, {}, {"W": drawn["W"]}, 3, drawn | {"x": 1}, np.eye(2)))
+    args = (given, drawn, drawn) if name == "hessian_product" else (given, drawn)
+    losses = ("half_sum", "logistic", "hinge", "cross_entropy", "mse_mean", *WRONG_LOSSES[:3])
+    wants_loss = name in ("loss", "gradient", "hessian", "hessian_product")
+    return Call(getattr(model, name), args, {"loss": src.choose(losses)} if wants_loss else {})
+
+
+LAYER_METHODS = (*EVALUATED, "initial")
+
+
+@case("models.Attention.outputs", weight=0.3, covers=tuple(f"models.Attention.{name}" for name in LAYER_METHODS))
+def layer_methods(src: Source) -> Call:
+    model = src.choose((models.Attention(), models.Attention("KQ", width=2), models.Attention(head="relu-sum")))
+    data = tokens_of(src, src.choose((FIXED, FIXED, BATCH, MANY)))
+    given = maybe_tokens(src, data)
+    name = src.choose(LAYER_METHODS)
+    if name == "initial":
+        return Call(model.initial, (given,), {"seed": or_junk(lambda src: src.choose((0, 1, 2**40)))(src)})
+    shapes = {key: weight.shape for key, weight in model.shapes(data).items()}
+    drawn: Any = {key: anything(src, shape) for key, shape in shapes.items()}
+    if src.rarely(20):
+        drawn = src.choose((None, {}, {"Q": 1}, 3, drawn | {"x": 1}))
+    args = (given, drawn, drawn) if name == "hessian_product" else (given, drawn)
+    wants_loss = name in ("loss", "gradient", "hessian", "hessian_product")
+    return Call(getattr(model, name), args, {"loss": loss(src)} if wants_loss else {})
+
+
+@case("reports.report", weight=0.2, covers=("report",))
+def model_report(src: Source) -> Call:
+    data = tokens_of(src, src.choose((FIXED, FIXED, BATCH)), masked=False)
+    model: Any = src.choose((None, models.Attention(), models.MultiHead(2), WithValues(), models.Encoder(2)))
+    if src.rarely(20):
+        model = src.choose((3, "encoder", models.MultiHead, object()))
+    names = {models.MultiHead: ("U", "W"), WithValues: ("W", "V"), models.Encoder: ("W_Q", "W_K", "W_V", "w_O")}
+    drawn: Any = {key: anything(src, (data.d, data.d)) for key in names.get(type(model), ("W",))}
+    if isinstance(model, models.MultiHead):
+        drawn = heads_weights(src, model, data)
+    if isinstance(model, models.Encoder):
+        drawn = {key: anything(src, shape) for key, shape in model.sizes(data.T, data.d).items()}
+    return Call(al.report, (maybe_tokens(src, data), model, drawn))
+
+
+row("models.weights", or_junk(lambda src: src.choose(((2, 2), (3,), 4, (0, 1), (10**9, 10**9)))), weight=0.3)
+row(
+    "models.Attention",
+    choice("W", "KQ"),
+    head,
+    optional(small),
+    weight=0.5,
+)
 row("models.in_float64", or_junk(lambda src: by_numpy, 3), weight=0.3)
 
 # -- Step rules.

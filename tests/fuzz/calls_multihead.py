@@ -156,7 +156,7 @@ def bound(src: Source) -> Any:
     return attempt(lambda: multihead.Bound(value=value), lambda: multihead.Bound(value=1.0))
 
 
-method(MULTIHEAD + "Bound.slack", bound, number, **BOUND)
+method(MULTIHEAD + "Bound.margin", bound, number, **BOUND)
 
 numbers = or_junk(lambda src: anything(src, (3,)), 8)
 row(MULTIHEAD + "gamma_lin", mixture, **BOUND)

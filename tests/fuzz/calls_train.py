@@ -254,22 +254,22 @@ def ntk_gram(src: Source) -> Call:
     return Call(multihead.ntk_margin, given, some_of(src, {"block": block, "tolerance": positive}, 6))
 
 
-@case("theory.multihead.good_initialization", weight=0.2, infinite=True)
+@case("good_initialization", weight=0.2, infinite=True)
 def good_initialization(src: Source) -> Call:
     data, model = tokens_of(src, FIXED, masked=False), src.choose(HEADS_MODELS)
     options = {"steps": small, "step": positive, "R": positive, "sharp": flag}
     return Call(
-        multihead.good_initialization,
+        al.good_initialization,
         (maybe_tokens(src, data), model, heads_weights(src, model, data)),
         some_of(src, options),
     )
 
 
-@case("theory.multihead.stability", weight=0.1)
+@case("reports.stability", weight=0.1)
 def stability(src: Source) -> Call:
     data, model = tokens_of(src, FIXED, masked=False), src.choose(HEADS_MODELS)
     kwargs = {"steps": src.choose((2, 0, -1, None)), "init": choice("zeros", "gaussian")(src), "record": None}
-    return Call(multihead.stability, (maybe_tokens(src, data), model, rule(src)), kwargs)
+    return Call(al.reports.stability, (maybe_tokens(src, data), model, rule(src)), kwargs)
 
 
 @case("encoder_report", weight=0.2, infinite=True)

@@ -32,20 +32,23 @@ DOCUMENTED = {
     ("Combination", r"correlation|misalignment|finite_correlation|margin_correlation"): "nan",  # of parts that are zero
     ("Combination", r"least_squares_correlation"): "nan",
     ("FactoredSolution", r"found(\[.*)?"): "inf",  # starts that found nothing
-    ("AssumptionCheck", r"slack"): "inf",  # nothing is compared, or nothing separates
-    ("AssumptionCheck", r"evidence\['values'\]"): "nan",  # laid out as the tokens, NaN elsewhere
-    ("AssumptionCheck", r"evidence\['.*'\]"): "inf",  # as the slack
+    ("Check", r"value|wanted|margin"): "inf",  # nothing is compared, or nothing separates
+    ("Check", r"evidence\['values'\]"): "nan",  # laid out as the tokens, NaN elsewhere
+    ("Check", r"evidence\['.*'\]"): "inf",  # as the margin
+    ("BoundedTokens", r"margin"): "inf",  # finite data are bounded
+    ("Dissimilarity", r"value|wanted|margin"): "inf",  # as the exponents
     ("LocallyOptimalSelections", r"margins"): "inf",  # of selections that ask for nothing
     ("Tokens", r"info.*"): "inf",  # bounds of noise that has none
     ("Trajectory", r"rule_state.*"): "inf",  # a rule without a cap has an infinite one
-    ("LocalOptimality", r"lead"): "inf",  # no support tokens
+    ("LocalOptimality", r"lead|value|margin"): "inf",  # no support tokens
+    ("RatesRow", r"misalignment"): "nan",  # of zero weights
     ("RateConstants", r"gaps"): "nan",  # where a query sees one token
     (
         "RateConstants",
         r"Lambda|kappa.*|upsilon.*|zeta.*|head_margin",
     ): "inf",  # nothing separates, equal scores, large gaps
     ("Promise", r"heads"): "nan",  # gamma_star is not above zero
-    ("Report", r"step"): "nan",  # no step was given
+    ("InitializationReport", r"step"): "nan",  # no step was given
     ("Trajectory", r"metrics\['(log_.*|margin)'\]"): "inf nan",  # the logarithm of zero, or of a negative excess
     ("Trajectory", r"metrics\['(cosine|misalignment)_.*'\]"): "nan",  # of zero weights
     ("Trajectory", r"metrics\['(normalized_margin|relative_step)'\]"): "nan",  # over a norm of zero

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 import traceback
@@ -11,7 +12,7 @@ from enum import Enum
 from types import FrameType
 from typing import Any
 
-from attnlab.errors import AttnlabError, InfeasibleSelection, TiedScoresWarning
+from attnlab.errors import AttnlabError, InfeasibleSelection, InputError, TiedScoresWarning
 from fuzz.calls import Call, Case, Judge
 from fuzz.finite import PROMISING, not_finite
 from fuzz.margins import proven
@@ -127,9 +128,12 @@ def touch(result: Any) -> None:
     for name in dir(kind):
         if not name.startswith("_") and name not in TRAINED and not callable(getattr(kind, name)):
             getattr(result, name)
-    for name in ("summary", "to_json", "describe", "about"):
+    for name in ("summary", "to_json", "describe", "about", "record", "cells", "sections"):
         if hasattr(kind, name):
             getattr(result, name)()
+    if hasattr(kind, "frame"):
+        with contextlib.suppress(InputError):  # without pandas
+            result.frame()
 
 
 def _refused(error: AttnlabError) -> Outcome:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 from mpmath import mp, mpf
 
@@ -94,7 +95,7 @@ def user(d: int) -> OracleHead:
         smooth_head,
         lambda o: mp.fsum(mpf(a) * mp.tanh(e) for a, e in zip(c, o, strict=True)) + mp.exp(rate * o[0]),
         lambda o: [
-            mpf(a) * mp.sech(e) ** 2 + (rate * mp.exp(rate * o[0]) if j == 0 else 0)
+            mpf(a) * mpmath.sech(e) ** 2 + (rate * mp.exp(rate * o[0]) if j == 0 else 0)
             for j, (a, e) in enumerate(zip(c, o, strict=True))
         ],
         lambda o: np.tanh(o) @ np.array(c, dtype=np.longdouble) + np.exp(np.longdouble(0.3) * o[..., 0]),
@@ -115,7 +116,7 @@ class OracleLoss:
 LOSSES = {
     "logistic": OracleLoss(
         "logistic",
-        lambda u: mp.log1p(mp.exp(-u)),
+        lambda u: mpmath.log1p(mp.exp(-u)),
         lambda u: -1 / (1 + mp.exp(u)),
         lambda u: np.log1p(np.exp(-u)),
     ),
@@ -247,8 +248,8 @@ def direction_error(mantissa: np.ndarray, truth: list) -> float:
 
 def log_norm_error(mantissa: np.ndarray, log_scale, truth: list) -> float:
     """Error of log_scale + log|m|, relative to max(1, |log|g||)."""
-    want = mp.log(norm(flat(truth)))
-    got = mpf(float(log_scale)) + mp.log(norm(flat(exact(mantissa))))
+    want = mpmath.log(norm(flat(truth)))
+    got = mpf(float(log_scale)) + mpmath.log(norm(flat(exact(mantissa))))
     return float(abs(got - want) / max(1, abs(want)))
 
 

@@ -35,7 +35,7 @@ def made(kind, n=5, T=3, d=4, seed=0):
 def test_values_agree_with_loops(kind, seed):
     data, model, weights = made(kind, seed=seed)
     outputs, hidden = encoder_outputs(model, weights, data.x)
-    np.testing.assert_allclose(model.output(data, weights), outputs, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(model.outputs(data, weights), outputs, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(model.hidden(data, weights), hidden, rtol=1e-12, atol=1e-14)
     for loss, factor in (("half_sum", 0.5), ("mse_mean", 1 / data.n), ("half_mean", 0.5 / data.n)):
         want = factor * np.sum((outputs - data.y) ** 2)
@@ -57,7 +57,7 @@ def test_gradient_by_finite_differences(kind):
         direction = rng.standard_normal(weights[name].shape)
         at = [float(model.loss(data, {**weights, name: weights[name] + s * step * direction})) for s in (-2, -1, 1, 2)]
         slope = (at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * step)  # of fourth order
-        if name in model.frozen or (model.attention_kind == "uniform" and name in ("W_Q", "W_K")):
+        if not model.shapes(data)[name].trained or (model.attention_kind == "uniform" and name in ("W_Q", "W_K")):
             assert not found[name].any()
             continue
         scale = max(abs(slope), np.linalg.norm(found[name]) * np.linalg.norm(direction) * 1e-2)
@@ -69,7 +69,7 @@ def test_gradient_is_the_closed_form_of_the_paper(options):
     data = al.data.gaussian_sequences(4, 3, 5, rows="raw", seed=3)
     model = Encoder(11, **options)
     weights = model.initial(data)
-    errors = model.output(data, weights) - data.y
+    errors = model.outputs(data, weights) - data.y
     want = {k: np.zeros_like(w) for k, w in weights.items()}
     for r, X in zip(errors, data.x, strict=True):
         for k, g in closed_gradients(model, weights, X).items():
@@ -82,7 +82,7 @@ def test_gradient_is_the_closed_form_of_the_paper(options):
 def test_mean_pooling_is_sum_pooling_with_a_smaller_hidden_scale():
     data, mean, weights = made("plain")
     summed = Encoder(7, pool="sum", hidden_scale=1.0 / data.T)
-    np.testing.assert_allclose(summed.output(data, weights), mean.output(data, weights), rtol=1e-13)
+    np.testing.assert_allclose(summed.outputs(data, weights), mean.outputs(data, weights), rtol=1e-13)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -92,7 +92,7 @@ def test_one_token_is_the_two_layer_network(seed):
     encoder, dense = Encoder(13, scaling="linear"), FullyConnected(13)
     weights = encoder.initial(data, seed)
     own = {k: weights[k] for k in ("W_V", "w_O")}
-    np.testing.assert_allclose(encoder.output(data, weights), dense.output(data, own), rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(encoder.outputs(data, weights), dense.outputs(data, own), rtol=1e-14, atol=1e-14)
     by_encoder, by_dense = plain_gradient(encoder, data, weights), plain_gradient(dense, data, own)
     assert not by_encoder["W_Q"].any()
     assert not by_encoder["W_K"].any()
@@ -106,7 +106,7 @@ def test_three_layers_by_hand():
     w = model.initial(data)
     inside = np.maximum(data.x.reshape(4, 6) @ w["W_V"].T, 0) / np.sqrt(5)
     want = np.maximum(inside @ w["W_V2"].T, 0) / np.sqrt(5) @ w["w_O"]
-    np.testing.assert_allclose(model.output(data, w), want, rtol=1e-13)
+    np.testing.assert_allclose(model.outputs(data, w), want, rtol=1e-13)
 
 
 @settings(max_examples=25, deadline=None)
@@ -116,7 +116,7 @@ def test_the_order_of_tokens_does_not_matter(n, T, d, seed):
     model = Encoder(6)
     weights = model.initial(data, seed)
     turned = al.Sequences(x=data.x[:, np.random.default_rng(seed).permutation(T)], y=data.y)
-    np.testing.assert_allclose(model.output(turned, weights), model.output(data, weights), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(model.outputs(turned, weights), model.outputs(data, weights), rtol=1e-12, atol=1e-13)
 
 
 def test_attention_becomes_uniform_with_linear_scaling_but_not_when_tied():
@@ -157,10 +157,10 @@ def test_trials_are_independent_of_their_number():
     for k in alone:
         np.testing.assert_array_equal(weights[k][0], alone[k])
     np.testing.assert_array_equal(al.data.gaussian_sequences(4, 3, 5, seed=2).x, batch.x[0])
-    outputs = model.output(batch, weights)
+    outputs = model.outputs(batch, weights)
     for i in range(3):
         own = {k: w[i] for k, w in weights.items()}
-        np.testing.assert_allclose(outputs[i], model.output(batch[i], own), rtol=1e-13)
+        np.testing.assert_allclose(outputs[i], model.outputs(batch[i], own), rtol=1e-13)
         slope, each = plain_gradient(model, batch, weights), plain_gradient(model, batch[i], own)
         np.testing.assert_allclose(slope["W_V"][i], each["W_V"], rtol=1e-12, atol=1e-15)
 
@@ -205,7 +205,7 @@ def test_saturated_attention_has_the_gradient_of_extended_precision():
 
 def test_an_exact_fit_has_no_gradient():
     data, model, weights = made("plain")
-    fitted = al.Sequences(x=data.x, y=model.output(data, weights))
+    fitted = al.Sequences(x=data.x, y=model.outputs(data, weights))
     mantissa, log_scale = model.gradient(fitted, weights)
     assert all(not m.any() and np.isfinite(log_scale[k]) for k, m in mantissa.items())
     assert model.loss(fitted, weights) == 0.0
@@ -226,7 +226,7 @@ def test_an_exact_fit_has_no_gradient():
         (lambda: Encoder(3, residual="gated"), "`residual` is 'gated'"),
         (lambda: Encoder(3, residual="projected", depth=2), "`residual` is 'projected' with `depth` = 2"),
         (lambda: Encoder(3, parameterization="mup"), "`parameterization` is 'mup'"),
-        (lambda: Encoder(3, residual="identity").shapes(2, 4), "width 3 and tokens of dimension 4"),
+        (lambda: Encoder(3, residual="identity").sizes(2, 4), "width 3 and tokens of dimension 4"),
         (lambda: FullyConnected(3, layers=4), "`layers` is 4"),
         (lambda: FullyConnected(-1), "`width` is -1"),
     ],
@@ -246,7 +246,7 @@ def test_wrong_weights_are_named():
         (np.ones(3), "`weights` has an array of shape (3,)"),
     ):
         with pytest.raises(al.InputError) as caught:
-            model.output(data, bad)
+            model.outputs(data, bad)
         assert says in str(caught.value)
     with pytest.raises(al.InputError, match=r"wanted al\.Sequences"):
-        model.output(data.x, weights)
+        model.outputs(data.x, weights)

@@ -8,7 +8,6 @@ import pytest
 
 import attnlab as al
 from attnlab.errors import InputError
-from attnlab.models.attention import make_problem
 
 N, T, D = 3, 4, 3
 
@@ -146,7 +145,7 @@ def test_only_the_linear_head_is_trained():
     with pytest.raises(InputError, match="`train_head` needs the linear head"):
         al.models.gradient(make_tokens(), {"W": np.eye(D), "u": np.ones(D)}, head="relu-sum")
     with pytest.raises(InputError, match="`parameterization` is 'QK'; wanted one of 'W', 'KQ'"):
-        al.models.AttentionModel.of("QK", al.models.LOSSES["logistic"], al.models.Linear())
+        al.models.Attention("QK")
 
 
 def test_trained_head_takes_the_place_of_v():
@@ -172,18 +171,14 @@ def test_head_constants_may_differ_by_trial():
 def test_log_objective_does_not_underflow(loss):
     """Scores of 2000: the objective is e^-2000, its logarithm is not."""
     tokens = al.Tokens(x=[[[2000.0, 0.0], [0.0, 1.0]]], z=[[1.0, 0.0]], y=[1.0], v=[1.0, 0.0])
-    with jax.enable_x64(True):
-        model = al.models.AttentionModel.of("W", al.models.LOSSES[loss], al.models.Linear())
-        log = model.log_objective(model.evaluate({"W": jnp.eye(2)}, make_problem(tokens, al.models.Linear())))
+    log = al.models.Attention().loss(tokens, np.eye(2), loss=loss, log=True)
     np.testing.assert_allclose(log, -2000.0, rtol=1e-14)
 
 
 def test_log_objective_averages_over_sequences_and_adds_queries():
     rng = np.random.default_rng(0)
     tokens = al.Tokens.self_attention(rng.standard_normal((N, T, D)), np.ones((N, T)), np.ones(D), "all", mask="causal")
-    with jax.enable_x64(True):
-        model = al.models.AttentionModel.of("W", al.models.LOSSES["logistic"], al.models.Linear())
-        log = model.log_objective(model.evaluate({"W": jnp.eye(D)}, make_problem(tokens, al.models.Linear())))
+    log = al.models.Attention().loss(tokens, np.eye(D), log=True)
     np.testing.assert_allclose(np.exp(log), al.models.loss(tokens, np.eye(D)), rtol=1e-14)
 
 

@@ -1,5 +1,6 @@
 """The excess loss over the best tokens, from order one down to e^-1000, against hundreds of digits."""
 
+import mpmath
 import numpy as np
 import oracle
 import pytest
@@ -66,8 +67,8 @@ def check(tokens, params, head, loss, tolerance):
     got = al.models.excess_loss(tokens, params, loss=ell.given, head=head.given)
     log = al.models.excess_loss(tokens, params, loss=ell.given, head=head.given, log=True)
     if want > 0:
-        size = float(mp.log(want))
-        off = abs(float(log - mp.log(want)))
+        size = float(mpmath.log(want))
+        off = abs(float(log - mpmath.log(want)))
         assert off < tolerance * max(1.0, abs(size)), (size, off)
     else:
         assert np.isnan(log)

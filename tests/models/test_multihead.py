@@ -20,7 +20,7 @@ def tokens_of(n=4, T=3, d=3, seed=0, scale=1.0):
 
 def weights_of(tokens, groups, decoder="full", seed=1, scale=0.7):
     rng = np.random.default_rng(seed)
-    shapes = MultiHead(1, decoder).shapes(tokens)
+    shapes = MultiHead(1, decoder).head_shapes(tokens)
     return {name: scale * rng.standard_normal((groups, *shape)) for name, shape in shapes.items()}
 
 
@@ -44,7 +44,7 @@ def flat(weights):
 def test_output_of_groups_against_a_loop_over_heads(decoder):
     tokens, counts = tokens_of(), (2, 3)
     weights = weights_of(tokens, 2, decoder)
-    found = MultiHead(5, decoder, counts=counts).output(tokens, weights)
+    found = MultiHead(5, decoder, counts=counts).outputs(tokens, weights)
     heads = [(weights["U"][g], weights["W"][g]) for g, c in enumerate(counts) for _ in range(c)]
     wanted = [sum(slow_output(x, U, W, decoder) for U, W in heads) / np.sqrt(5) for x in tokens.x]
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
@@ -93,7 +93,7 @@ def test_features_are_gradients_of_single_outputs():
         for sign in (1, -1):
             changed = {k: w.copy() for k, w in weights.items()}
             changed[name][at] += sign * h
-            ends.append(model.output(tokens, changed)[i])
+            ends.append(model.outputs(tokens, changed)[i])
         # Moving the whole group moves the output by its count times as much as one head does.
         assert 2 * features[name][(i, *at)] == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-6)
 
@@ -120,7 +120,7 @@ def test_gradients_do_not_underflow():
     tokens = tokens_of(n=3)
     weights = {"U": np.zeros((1, 3, 3)), "W": np.zeros((1, 3, 3))}
     weights["U"][:] = 1e4 * tokens.x.mean((0, 1))
-    label = np.sign(MultiHead(1).output(tokens, weights)[0])
+    label = np.sign(MultiHead(1).outputs(tokens, weights)[0])
     same = al.Tokens.self_attention(tokens.x[:1], [label], np.ones(3))
     mantissa, log_scale = MultiHead(1).gradient(same, weights)
     assert np.abs(mantissa["U"]).max() == pytest.approx(1.0)
@@ -171,12 +171,12 @@ def test_what_is_recorded():
     assert found["norm_U"] == pytest.approx((c * norms["U"]).sum() / np.sqrt(7))
     assert found["norm_W"] == pytest.approx((c * norms["W"]).sum() / 7)
     assert found["largest_norm"] == pytest.approx(np.sqrt(norms["U"] ** 2 + norms["W"] ** 2).max())
-    margins = train.y * model.output(train, end)
+    margins = train.y * model.outputs(train, end)
     assert found["margin"] == pytest.approx(margins.min())
     assert found["normalized_margin"] == pytest.approx(margins.min() / found["norm_U"])
     assert found["error"] == (margins <= 0).mean()
     assert found["test_loss"] == pytest.approx(float(model.loss(test, end)))
-    assert found["test_error"] == ((test.y * model.output(test, end)) <= 0).mean()
+    assert found["test_error"] == ((test.y * model.outputs(test, end)) <= 0).mean()
     attention = model.attention(train, end)
     on = (attention * relevant[None, :, None, :]).sum(-1).mean((1, 2))
     assert found["attention"] == pytest.approx((c * on).sum() / 7)
@@ -185,7 +185,7 @@ def test_what_is_recorded():
     both = (c * (end["W"] * target["W"]).sum((1, 2))).sum()
     lengths = np.sqrt((c * norms["W"] ** 2).sum() * 7 * (target["W"] ** 2).sum())
     assert found["cosine_W_target"] == pytest.approx(both / lengths)
-    assert found["out"] == pytest.approx(model.output(train, end)[0])
+    assert found["out"] == pytest.approx(model.outputs(train, end)[0])
     np.testing.assert_array_equal(run.selected, attention.argmax(-1))
 
 

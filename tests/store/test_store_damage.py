@@ -14,7 +14,7 @@ import pytest
 import attnlab as al
 from attnlab.data import owners
 from attnlab.errors import InputError, StoreError
-from attnlab.store import Store, descent, folder as folder_module
+from attnlab.store import Store, descent, folder as folder_module, keys
 from attnlab.store.compiled import compiled_folder, compiled_size, drop_broken
 from attnlab.store.folder import NotKept, _sealed
 
@@ -118,7 +118,7 @@ def test_foreign_files_and_folders_are_left_alone_or_moved_aside(store):
 
 def test_a_folder_in_the_place_of_a_checkpoint(store):
     tokens, rule = al.data.two_tokens(), al.ngd(0.1)
-    key = al.store.keys.descent_identity(tokens, rule, {"steps": 20}).key
+    key = keys.descent_identity(tokens, rule, {"steps": 20}).key
     (store.path / "partial" / f"{key}.npz" / "inside").mkdir(parents=True)
     run = store.descend(tokens, rule, steps=20)
     np.testing.assert_array_equal(run.W, al.descend(tokens, rule, steps=20).W)

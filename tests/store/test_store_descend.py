@@ -135,6 +135,8 @@ def test_interrupted_at_every_look_it_ends_the_same(store, ending):
             break
         except Interrupted:
             assert list(store.runs()) == []
+    else:
+        pytest.fail("interrupted a hundred times")
     same(run, expected)
     assert max(seen) == expected.last_step
     assert [s.status for s in store.runs()] == [ending.name.lower()]

@@ -59,7 +59,7 @@ def test_a_function_that_refers_to_itself_has_a_key():
 
 def closes_over_nothing():
     def function(x):
-        return later + x
+        return later + x  # pyright: ignore[reportUndefinedVariable]
 
     return function
     later = 1
@@ -121,7 +121,8 @@ def test_every_setting_of_a_descent_but_the_time_limit_is_part_of_its_key():
     W = np.eye(2)
     options = [
         {}, {"steps": 10}, {"parameterization": "KQ"}, {"loss": "exponential"}, {"loss": w.plain}, {"loss": w.other},
-        {"head": "relu-sum"}, {"head": w.times(1)}, {"head": w.times(2)}, {"train_head": True}, {"rank": 1},
+        {"head": "relu-sum"}, {"head": w.times(1)}, {"head": w.times(2)}, {"train_head": True},
+        {"parameterization": "KQ", "rank": 1},
         {"init": "zeros"}, {"init": W}, {"init": 2 * W}, {"init_scale": 2.0}, {"seed": 1}, {"record": 5},
         {"record": [0, 5]}, {"metrics": {"a": w.plain}}, {"metrics": {"a": w.ONE_LINE[0]}},
         {"metrics": {"a": w.ONE_LINE[1]}}, {"targets": W}, {"track": np.array([1])}, {"stop_misalignment": 0.1},

@@ -58,7 +58,7 @@ def test_a_batch_is_its_trials_one_by_one(kind):
         assert got.status is want.status
         assert found.feasible[i] == want.feasible
         np.testing.assert_array_equal(got.selected, chosen)
-        np.testing.assert_allclose(found.W[i], got.W, rtol=0, atol=1e-12 * np.linalg.norm(got.W))
+        np.testing.assert_allclose(found.W[i], got.W, rtol=0, atol=1e-12 * float(np.linalg.norm(got.W)))
         if want.status is MarginStatus.INFEASIBLE:
             assert np.isnan(found.W[i]).all()
             assert judge_farkas(one, chosen, got.farkas)[1] == ()

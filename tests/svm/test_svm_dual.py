@@ -74,9 +74,13 @@ def test_active_set_gives_up_on_opposite_rows():
 
 def test_active_set_by_hand():
     """Independent rows: multipliers are the bounds. With a strong overlap the easier of two rows is loose."""
-    np.testing.assert_allclose(active_set(np.eye(3), np.array([1.0, 0.5, 0.25])), [1.0, 0.5, 0.25], rtol=1e-15)
+    found = active_set(np.eye(3), np.array([1.0, 0.5, 0.25]))
+    assert found is not None
+    np.testing.assert_allclose(found, [1.0, 0.5, 0.25], rtol=1e-15)
     gram, bound = np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([1.0, 0.5])
-    np.testing.assert_allclose(active_set(gram, bound), [1.0, 0.0], rtol=1e-15)
+    found = active_set(gram, bound)
+    assert found is not None
+    np.testing.assert_allclose(found, [1.0, 0.0], rtol=1e-15)
 
 
 # --- least distance ----------------------------------------------------------------------------------------------
@@ -114,16 +118,19 @@ def test_least_distance_agrees_with_the_active_set():
     for seed in range(50):
         gram, bound = dual_problem(*cross(seed))
         weights, distance = least_distance(gram, bound)
-        np.testing.assert_allclose(weights / distance, active_set(gram, bound), rtol=0, atol=1e-10)
+        exact = active_set(gram, bound)
+        assert exact is not None
+        np.testing.assert_allclose(weights / distance, exact, rtol=0, atol=1e-10)
 
 
 def test_refine_keeps_the_support_and_solves_its_system():
     for seed in range(50):
         gram, bound = dual_problem(*cross(seed))
         exact = active_set(gram, bound)
+        assert exact is not None
         rough = exact * (1 + 1e-6 * np.random.default_rng(seed).standard_normal(len(exact)))
         better = refine(gram, bound, rough)
-        np.testing.assert_allclose(better, exact, rtol=0, atol=1e-12 * exact.max())
+        np.testing.assert_allclose(better, exact, rtol=0, atol=1e-12 * float(exact.max()))
         np.testing.assert_array_equal(better > 0, exact > 0)
 
 

@@ -36,6 +36,7 @@ def test_one_dimension(sign):
     assert proved(tokens, [1]).W.item() == pytest.approx(-sign * 2.0, rel=1e-14)
     middle = proved(tokens, [2])
     assert middle.status is MarginStatus.INFEASIBLE
+    assert middle.farkas is not None
     np.testing.assert_allclose(middle.farkas, [[0.5, 0.5, 0.0]], atol=1e-12)
 
 
@@ -82,7 +83,7 @@ def test_duplicate_other_tokens_change_nothing():
         x = np.concatenate([tokens.x, tokens.x[:, t : t + 1]], axis=1)
         twice = Tokens(x=x, z=tokens.z, y=tokens.y, mask=_all_but(x, i))
         after = proved(twice, selected)
-        np.testing.assert_allclose(after.W, before.W, rtol=0, atol=1e-12 * np.linalg.norm(before.W))
+        np.testing.assert_allclose(after.W, before.W, rtol=0, atol=1e-12 * float(np.linalg.norm(before.W)))
         assert after.multipliers[i, [t, -1]].sum() == pytest.approx(before.multipliers[i, t], abs=1e-10)
         np.testing.assert_array_equal(after.support[i, -1], before.support[i, t])
 
@@ -139,7 +140,7 @@ def test_one_sequence_many_times():
     tokens, selected = cross(4)
     many = Tokens(x=np.tile(tokens.x, (5, 1, 1)), z=np.tile(tokens.z, (5, 1)), y=np.ones(5 * tokens.n))
     once, often = proved(tokens, selected), proved(many, np.tile(selected, 5))
-    np.testing.assert_allclose(often.W, once.W, rtol=0, atol=1e-12 * np.linalg.norm(once.W))
+    np.testing.assert_allclose(often.W, once.W, rtol=0, atol=1e-12 * float(np.linalg.norm(once.W)))
 
 
 # --- scales ------------------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ def test_huge_and_tiny_scales(a, b):
     tokens, selected = cross(0)
     before = al.solve_margin(tokens, selected)
     after = proved(Tokens(x=a * tokens.x, z=b * tokens.z, y=tokens.y), selected)
-    np.testing.assert_allclose(after.W * a * b, before.W, rtol=0, atol=1e-12 * np.linalg.norm(before.W))
+    np.testing.assert_allclose(after.W * a * b, before.W, rtol=0, atol=1e-12 * float(np.linalg.norm(before.W)))
 
 
 @pytest.mark.parametrize("scale", [1e100, 1e-100])
@@ -165,7 +166,7 @@ def test_scales_whose_multipliers_overflow_are_solved_or_refused(scale):
     except InputError:
         return
     want = al.solve_margin(tokens, selected).W
-    np.testing.assert_allclose(solution.W * scale * scale, want, rtol=0, atol=1e-12 * np.linalg.norm(want))
+    np.testing.assert_allclose(solution.W * scale * scale, want, rtol=0, atol=1e-12 * float(np.linalg.norm(want)))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -88,7 +88,7 @@ def test_repeated_rows_change_nothing(seed):
     often = Rows(rows.p[index], rows.queries, rows.query[index], where, (len(index),), equal[index])
     once, thrice = solve_rows(rows, selected, d), solve_rows(often, selected, d)
     assert thrice.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(thrice.W, once.W, rtol=0, atol=1e-10 * np.linalg.norm(once.W))
+    np.testing.assert_allclose(thrice.W, once.W, rtol=0, atol=1e-10 * float(np.linalg.norm(once.W)))
 
 
 def test_opposite_demands_within_the_equalities_are_infeasible():

@@ -42,7 +42,7 @@ def test_the_finite_part_has_the_attention_and_is_the_least(seed):
     assert found.consistent
     # W itself has this attention, so the least such W is its projection.
     want = (np.linalg.pinv(rows, rcond=1e-11) @ (rows @ W.ravel())).reshape(W.shape) if len(rows) else np.zeros_like(W)
-    np.testing.assert_allclose(found.W, want, rtol=0, atol=1e-9 * np.linalg.norm(W))
+    np.testing.assert_allclose(found.W, want, rtol=0, atol=1e-9 * float(np.linalg.norm(W)))
     assert found.residual <= 1e-10 * (1 + np.abs(rows @ W.ravel()).max(initial=0.0))
 
 
@@ -70,7 +70,7 @@ def test_attention_and_its_logarithm_say_the_same(seed):
     plain = finite_part(tokens, attention, kept)
     for same in (np.log(attention), raw, raw + np.arange(tokens.n)[:, None]):
         found = finite_part(tokens, same, kept, logarithmic=True)
-        np.testing.assert_allclose(found.W, plain.W, rtol=0, atol=1e-11 * np.linalg.norm(plain.W))
+        np.testing.assert_allclose(found.W, plain.W, rtol=0, atol=1e-11 * float(np.linalg.norm(plain.W)))
     # what the lost tokens have does not matter, be it zero
     found = finite_part(tokens, np.where(kept, attention, 0.0), kept)
     np.testing.assert_array_equal(found.W, plain.W)
@@ -120,7 +120,7 @@ def test_the_finite_part_scales(a, b):
     want = finite_part(tokens, raw, kept, logarithmic=True).W
     scaled = Tokens(x=a * tokens.x, z=b * tokens.z, y=tokens.y)
     found = finite_part(scaled, raw, kept, logarithmic=True).W
-    np.testing.assert_allclose(found * a * b, want, rtol=0, atol=1e-12 * np.linalg.norm(want))
+    np.testing.assert_allclose(found * a * b, want, rtol=0, atol=1e-12 * float(np.linalg.norm(want)))
 
 
 def test_queries_of_very_different_sizes_are_all_met():
@@ -145,7 +145,7 @@ def test_products_alone_give_the_same_finite_part(seed, monkeypatch):
     monkeypatch.setattr(finite, "WRITTEN_OUT", 0)
     found = finite_part(tokens, raw, kept, logarithmic=True)
     assert found.consistent
-    np.testing.assert_allclose(found.W, want, rtol=0, atol=1e-8 * np.linalg.norm(want))
+    np.testing.assert_allclose(found.W, want, rtol=0, atol=1e-8 * float(np.linalg.norm(want)))
 
 
 @pytest.mark.parametrize(

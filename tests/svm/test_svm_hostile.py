@@ -93,7 +93,8 @@ def test_every_claim_about_one_problem_is_proved(norm):
             assert "`x`" in refused
             assert "hint:" in refused
             continue
-        repr(solution), solution.summary()
+        repr(solution)
+        solution.summary()
         seen[solution.status] += 1
         assert faults(tokens, solution, norm) == [], seed
     assert min(seen[status] for status in (MarginStatus.OPTIMAL, MarginStatus.INFEASIBLE)) >= 5
@@ -113,7 +114,8 @@ def test_every_claim_about_a_batch_is_proved(norm):
         if refused:
             assert refused.startswith("Trial 1: ")
             continue
-        repr(found), found.summary()
+        repr(found)
+        found.summary()
         for i, solution in enumerate(found):
             assert faults(batch[i], solution, norm) == [], (seed, i)
             assert solution.status is found.status[i]

@@ -27,6 +27,8 @@ def test_every_verdict_in_small_dimension_is_proved():
             assert solution.farkas_residual == pytest.approx(residual, abs=1e-14)
         elif solution.status is not MarginStatus.UNCONSTRAINED:
             faults = judge(tokens, solution, gap=1e-10).faults
+        else:
+            faults = ()
         assert faults == (), (seed, solution)
     assert seen[MarginStatus.UNDECIDED] == 0
     assert seen[MarginStatus.INACCURATE] == 0

@@ -106,6 +106,7 @@ def test_agrees_with_cvxpy(seed):
 
 def test_two_orthogonal_points_in_closed_form():
     found = linear_margin([[3.0, 0.0], [0.0, 4.0]], [1, -1])
+    assert found.weights is not None
     np.testing.assert_allclose(found.weights, [1 / 3, -1 / 4], rtol=1e-14)
     np.testing.assert_allclose(found.multipliers, [1 / 9, 1 / 16], rtol=1e-13)
     assert found.margin == pytest.approx(1 / np.hypot(1 / 3, 1 / 4), rel=1e-14)

@@ -162,7 +162,7 @@ def test_the_frobenius_norm_is_solved_at_the_start(seed):
     want = al.solve_margin(tokens, selected)
     found = solved(tokens, selected, FROBENIUS, steps=1)
     assert found.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(found.W, want.W, rtol=0, atol=1e-10 * np.linalg.norm(want.W))
+    np.testing.assert_allclose(found.W, want.W, rtol=0, atol=1e-10 * float(np.linalg.norm(want.W)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -369,7 +369,7 @@ def test_writing_the_rows_out_gives_what_their_gram_matrix_gives(seed, scale):
     rows, anchor = level_rows(tokens, kept)
     quick, out = solve_level(rows, anchor, tokens.d), solve_written_out(rows, anchor, tokens.d)
     assert quick.status is out.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(out.W, quick.W, rtol=0, atol=1e-10 * np.linalg.norm(out.W))
+    np.testing.assert_allclose(out.W, quick.W, rtol=0, atol=1e-10 * float(np.linalg.norm(out.W)))
     assert judge_level(tokens, kept, out, np.linalg.norm, np.linalg.norm, gap=1e-10) == []
 
 
@@ -429,7 +429,7 @@ def test_zero_queries_and_equal_tokens_written_out():
     rows, anchor = level_rows(idle, kept)
     quick, out = solve_level(rows, anchor, idle.d), solve_written_out(rows, anchor, idle.d)
     assert quick.status is out.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(out.W, quick.W, rtol=0, atol=1e-10 * np.linalg.norm(out.W))
+    np.testing.assert_allclose(out.W, quick.W, rtol=0, atol=1e-10 * float(np.linalg.norm(out.W)))
     everything = np.ones_like(kept)
     assert solve_written_out(*level_rows(idle, everything), idle.d).status is MarginStatus.UNCONSTRAINED
 

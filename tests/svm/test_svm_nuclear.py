@@ -86,8 +86,9 @@ def test_objective_agrees_with_cvxpy(seed):
 def test_ranks_are_those_of_the_reference_table():
     """n = T = 5, d = 10: mean 2.67 and at most 4 over 6 draws there; Frobenius has 5."""
     tokens = al.data.sphere(n=5, T=5, d=10, seed=4, trials=40)
-    ranks = [solve(tokens[i], al.optimal_tokens(tokens[i])).rank for i in range(40)]
-    assert None not in ranks
+    told = [solve(tokens[i], al.optimal_tokens(tokens[i])).rank for i in range(40)]
+    ranks = [rank for rank in told if rank is not None]
+    assert ranks == told
     assert 2.0 <= np.mean(ranks) <= 3.2
     assert max(ranks) <= 5
 
@@ -117,7 +118,7 @@ def test_one_query_is_the_frobenius_problem():
     tokens, selected = cross(3, n=1, T=6, d=6)
     plain = solve_rows(margin_rows(tokens, selected), selected, 6)
     solution = solve(tokens, selected)
-    np.testing.assert_allclose(solution.W, plain.W, atol=1e-9 * np.linalg.norm(plain.W))
+    np.testing.assert_allclose(solution.W, plain.W, atol=1e-9 * float(np.linalg.norm(plain.W)))
     assert (solution.rank, solution.unique) == (1, True)
 
 
@@ -161,7 +162,7 @@ def test_scale_of_the_tokens_only_scales_the_solution(scale):
     tokens, selected = cross(1)
     scaled = Tokens(x=tokens.x * scale, z=tokens.z, y=tokens.y)
     one, other = solve(tokens, selected), solve(scaled, selected)
-    np.testing.assert_allclose(other.W * scale, one.W, atol=1e-7 * np.linalg.norm(one.W))
+    np.testing.assert_allclose(other.W * scale, one.W, atol=1e-7 * float(np.linalg.norm(one.W)))
     assert (one.rank, one.unique, one.gap <= 1e-12) == (other.rank, other.unique, other.gap <= 1e-12)
     np.testing.assert_array_equal(one.support, other.support)
 
@@ -173,7 +174,7 @@ def test_rotations_rotate_the_solution(seed):
     left, right = (np.linalg.qr(rng.standard_normal((tokens.d, tokens.d)))[0] for _ in range(2))
     turned = Tokens(x=tokens.x @ left.T, z=tokens.z @ right.T, y=tokens.y)
     one, other = solve(tokens, selected), solve(turned, selected)
-    np.testing.assert_allclose(other.W, left @ one.W @ right.T, atol=1e-6 * np.linalg.norm(one.W))
+    np.testing.assert_allclose(other.W, left @ one.W @ right.T, atol=1e-6 * float(np.linalg.norm(one.W)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -185,7 +186,7 @@ def test_repeated_rows_change_nothing(seed):
     often = Rows(rows.p[index], rows.queries, rows.query[index], np.arange(len(index)), (len(index),))
     one, three = solve(tokens, selected), solve_nuclear(often, selected, tokens.d)
     assert three.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(three.W, one.W, atol=1e-6 * np.linalg.norm(one.W))
+    np.testing.assert_allclose(three.W, one.W, atol=1e-6 * float(np.linalg.norm(one.W)))
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -263,7 +264,7 @@ def test_working_sets_reach_the_solution_of_all_rows(seed, monkeypatch):
     monkeypatch.setattr(nuclear, "MANY", 45)
     parts = solve(tokens, selected)
     assert judge_nuclear(tokens, parts) == []
-    np.testing.assert_allclose(parts.W, whole.W, atol=1e-6 * np.linalg.norm(whole.W))
+    np.testing.assert_allclose(parts.W, whole.W, atol=1e-6 * float(np.linalg.norm(whole.W)))
 
 
 def with_equalities(seed, share=0.3):
@@ -306,7 +307,7 @@ def test_dependent_equalities_change_nothing(seed):
     often = Rows(rows.p[index], rows.queries, rows.query[index], np.arange(len(index)), (len(index),), equal[index])
     one, two = solve_nuclear(rows, selected, d), solve_nuclear(often, selected, d)
     assert two.status is MarginStatus.OPTIMAL
-    np.testing.assert_allclose(two.W, one.W, atol=1e-6 * np.linalg.norm(one.W))
+    np.testing.assert_allclose(two.W, one.W, atol=1e-6 * float(np.linalg.norm(one.W)))
 
 
 def test_an_inequality_that_an_equality_forbids_is_infeasible():

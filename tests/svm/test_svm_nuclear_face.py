@@ -238,4 +238,5 @@ def test_the_second_optimum_is_half_way_along_the_longer_way():
     B = np.array([np.outer(e[0], e[0]), np.outer(e[1], e[1]), 1.2 * np.array([[1.0, 0.5], [0.5, 0.0]])])
     face = OptimalFace(e, e, e, B, np.ones(3), np.ones(3), np.array([True, True, False]), 1)
     change = second_optimum(face, null_directions(face))
+    assert change is not None
     np.testing.assert_allclose(change, [[0.0, 0.5], [0.5, 0.0]], atol=1e-12)

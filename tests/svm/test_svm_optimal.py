@@ -64,9 +64,10 @@ def test_agrees_with_cvxpy(seed, objective):
     stacked = A.reshape(len(A), -1)
     length = cp.norm(W, "fro") if objective == "norm" else cp.sum_squares(W)
     cp.Problem(cp.Minimize(length), [stacked @ cp.vec(W, order="C") >= 1]).solve()
+    assert W.value is not None
     solution = al.solve_margin(tokens, selected)
     assert al.misalignment(solution.W, W.value) < 1e-6
-    np.testing.assert_allclose(solution.W, W.value, rtol=0, atol=1e-4 * np.linalg.norm(solution.W))
+    np.testing.assert_allclose(solution.W, W.value, rtol=0, atol=1e-4 * float(np.linalg.norm(solution.W)))
     theirs = np.linalg.norm(W.value) / (stacked @ W.value.ravel()).min()
     assert np.linalg.norm(solution.W) <= theirs * (1 + 1e-12)
 
@@ -102,7 +103,7 @@ def test_agrees_with_fifty_digits(make):
         assert all(multipliers[k] > 0 for k in range(len(tight)))
         assert all(mpmath.fdot(row, W) > 1 - mpmath.mpf(10) ** -12 for row in A)
         exact = np.array([float(w) for w in W]).reshape(tokens.d, tokens.d)
-    np.testing.assert_allclose(solution.W, exact, rtol=0, atol=1e-9 * np.linalg.norm(exact))
+    np.testing.assert_allclose(solution.W, exact, rtol=0, atol=1e-9 * float(np.linalg.norm(exact)))
 
 
 def _exact(tokens, selected, where):
@@ -120,7 +121,7 @@ def test_one_sequence_of_two_tokens(seed):
     p, z = tokens.x[0, selected[0]] - tokens.x[0, 1 - selected[0]], tokens.z[0]
     solution = al.solve_margin(tokens, selected)
     want = np.outer(p, z) / ((p @ p) * (z @ z))
-    np.testing.assert_allclose(solution.W, want, rtol=0, atol=1e-14 * np.linalg.norm(want))
+    np.testing.assert_allclose(solution.W, want, rtol=0, atol=1e-14 * float(np.linalg.norm(want)))
     assert solution.margin == pytest.approx(np.linalg.norm(p) * np.linalg.norm(z), rel=1e-14)
     assert solution.multipliers[0, 1 - selected[0]] == pytest.approx(1 / ((p @ p) * (z @ z)), rel=1e-14)
     assert solution.rank == 1

@@ -260,6 +260,8 @@ def test_classifiers_obey_the_same_law(k):
     x, y = rng.standard_normal((6, 8)), rng.choice([-1.0, 1.0], 6)
     near, found = linear_margin(x, y), linear_margin(np.ldexp(x, k), y)
     assert found.status is near.status is SeparationStatus.OPTIMAL
+    assert found.weights is not None
+    assert near.weights is not None
     np.testing.assert_allclose(np.ldexp(found.weights, k), near.weights, rtol=1e-12)
     np.testing.assert_allclose(np.ldexp(found.multipliers, 2 * k), near.multipliers, rtol=1e-11)
     assert found.lower == pytest.approx(np.ldexp(near.lower, k), rel=1e-12)
@@ -274,6 +276,7 @@ def test_classifiers_of_points_of_very_different_lengths():
     """Each point in its own direction: u is the sum of the points over their squared lengths."""
     lengths = np.array([1e-50, 1.0, 1e9])
     found = linear_margin(np.diag(lengths), np.ones(3))
+    assert found.weights is not None
     np.testing.assert_allclose(found.weights, 1 / lengths, rtol=1e-12)
     assert found.status is SeparationStatus.OPTIMAL
     gram = kernel_margin(np.diag(lengths**2), np.ones(3))

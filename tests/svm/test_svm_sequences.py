@@ -82,7 +82,7 @@ def test_the_first_causal_query_contributes_nothing(seed):
         z = tokens.z.copy()
         z[:, 0] = first
         after = al.solve_margin(Tokens(x=tokens.x, z=z, y=tokens.y, mask="causal"), selected)
-        np.testing.assert_allclose(after.W, before.W, rtol=0, atol=1e-12 * np.linalg.norm(before.W))
+        np.testing.assert_allclose(after.W, before.W, rtol=0, atol=1e-12 * float(np.linalg.norm(before.W)))
         assert not after.multipliers[:, 0].any()
         assert np.isnan(after.values[:, 0]).all()
         assert not after.support[:, 0].any()
@@ -119,7 +119,7 @@ def test_queries_of_a_sequence_are_sequences_with_one_query(seed):
     flat = Tokens(x=np.repeat(tokens.x, K, axis=0), z=tokens.z.reshape(-1, d), y=np.ones(n * K),
                   mask=tokens.visible.reshape(n * K, -1))  # fmt: skip
     one, other = al.solve_margin(tokens, selected), al.solve_margin(flat, selected.reshape(-1))
-    np.testing.assert_allclose(one.W, other.W, rtol=0, atol=1e-12 * np.linalg.norm(one.W))
+    np.testing.assert_allclose(one.W, other.W, rtol=0, atol=1e-12 * float(np.linalg.norm(one.W)))
     kept = some_kept(tokens, selected, seed)
     one = solve_generalized(tokens, kept, throw=False)
     other = solve_generalized(flat, kept.reshape(n * K, -1), throw=False)

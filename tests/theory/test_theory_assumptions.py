@@ -15,10 +15,10 @@ from attnlab.theory import (
     assumption_b2,
     assumption_c,
     assumption_d,
-    assumptions,
     interpolation_room,
     locally_optimal_selections,
 )
+from attnlab.theory.svm import assumptions
 
 
 def with_orthogonal_tokens(seed: int, n: int, T: int) -> al.Tokens:
@@ -62,9 +62,9 @@ def test_b1_holds_for_orthogonal_tokens_and_queries(n, T):
         assert exact.evidence["agrees"]
         assert exact.evidence["room"] > 0
         assert exact.evidence["constraints"] == n * (T - 1)
-        assert 0 <= exact.slack < 1e-4
+        assert 0 <= exact.margin < 1e-4
         assert proxy
-        assert proxy.slack == pytest.approx(0.1, abs=1e-6)
+        assert proxy.margin == pytest.approx(0.1, abs=1e-6)
 
 
 def test_b1_fails_where_one_constraint_implies_another():
@@ -73,14 +73,14 @@ def test_b1_fails_where_one_constraint_implies_another():
     exact, proxy = assumption_b1(tokens), assumption_b1_proxy(tokens)
     assert not exact
     assert exact.evidence["largest"] == pytest.approx(3.0)
-    assert exact.slack == pytest.approx(-2.0, abs=1e-5)
+    assert exact.margin == pytest.approx(-2.0, abs=1e-5)
     assert exact.evidence["room"] == -np.inf
     assert exact.evidence["agrees"]
     assert not proxy
     assert proxy.evidence["mean"] == pytest.approx(2.0)
-    assert proxy.slack == pytest.approx(-0.9)
+    assert proxy.margin == pytest.approx(-0.9)
     assert assumption_b1_proxy(tokens, threshold=2.1)
-    assert repr(exact) == "AssumptionCheck(B.1 does not hold, slack=-2)"
+    assert repr(exact) == "Check(B.1 does not hold, margin=-2)"
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(2, 3, 6), (2, 2, 3), (3, 3, 12), (1, 4, 5), (2, 3, 2)])
@@ -93,17 +93,17 @@ def test_b1_against_nonnegative_interpolation(n, T, d):
         got = assumption_b1(tokens)
         if W is None:
             assert not got
-            assert got.slack == -np.inf
+            assert got.margin == -np.inf
             assert got.evidence["status"] == "infeasible"
             assert not assumption_b1_proxy(tokens)
             continue
         assert got.holds == interpolates(tokens)
         assert got.evidence["agrees"]
-        assert got.holds == (got.slack >= 0)
+        assert got.holds == (got.margin >= 0)
         values = list(oracle.values(tokens, best, W).values())
         assert got.evidence["largest"] == pytest.approx(max(values), rel=1e-6)
         assert got.holds == (max(values) < 1 + 1e-6)
-        assert assumption_b1_proxy(tokens).slack == pytest.approx(1.1 - np.mean(values), abs=1e-6)
+        assert assumption_b1_proxy(tokens).margin == pytest.approx(1.1 - np.mean(values), abs=1e-6)
         assert not got or assumption_b1_proxy(tokens), "the proxy is the weaker test"
         seen.add(got.holds)
     assert seen == {True, False} or d == 2
@@ -165,7 +165,7 @@ def test_b2_on_equalised_scores(n, T, d):
         tilted = assumption_b2(with_equal_scores(tokens, tilt=0.01))
         assert tilted.evidence["deviation"] == pytest.approx(0.01 * (T - 2), abs=1e-12)
         assert tilted.holds == (T == 2)
-        assert tilted.holds == (tilted.slack >= 0)
+        assert tilted.holds == (tilted.margin >= 0)
         assert assumption_b2(with_equal_scores(tokens, tilt=0.01), tolerance=10.0)
 
 
@@ -208,7 +208,7 @@ def test_c_against_finite_differences(loss):
         for index, t, m in listed:
             assert got.evidence["values"][(*index, t)] == pytest.approx(-np.sum(m * slope), abs=1e-7)
         assert np.isfinite(got.evidence["values"]).sum() == len(listed)
-        assert got.slack == pytest.approx(min(cosines), abs=1e-6)
+        assert got.margin == pytest.approx(min(cosines), abs=1e-6)
         assert got.holds == (min(cosines) > 0)
         seen.add(got.holds)
     assert seen == {True, False}
@@ -218,13 +218,13 @@ def test_c_where_nothing_moves_or_nothing_is_compared():
     level = al.Tokens(x=[[[0.0, 1.0], [0.0, -1.0]]], z=[[1.0, 0.0]], y=[1], v=[1.0, 0.0])
     got = assumption_c(level)
     assert not got
-    assert got.slack == 0
+    assert got.margin == 0
     assert not got.evidence["gradient"].any()
     assert got.evidence["tied"] == 1
     alone = al.Tokens(x=[[[0.0, 1.0]]], z=[[1.0, 0.0]], y=[1], v=[1.0, 0.0])
     for check in (assumption_b1, assumption_b1_proxy, assumption_c, assumption_d):
         assert check(alone)
-        assert check(alone).slack == np.inf
+        assert check(alone).margin == np.inf
     assert assumption_b2(alone)
     assert assumption_c(al.data.two_tokens(), head=al.models.Linear())
 
@@ -253,7 +253,7 @@ def test_d_against_a_loop_and_what_it_implies(shape):
         assert got.evidence["feasible"] == feasible
         assert got.evidence["undecided"] == 0
         assert got.holds == (not failing)
-        assert got.holds == (got.slack >= 0)
+        assert got.holds == (got.margin >= 0)
         if got:
             found = locally_optimal_selections(tokens)
             best = oracle.best(tokens)
@@ -266,7 +266,7 @@ def test_d_slack_is_how_far_the_best_token_lies_beyond_the_margin():
     tokens = al.Tokens(x=[[[0.0], [1.0], [5.0]]], z=[[1.0]], y=[1], v=[1.0])
     got = assumption_d(tokens)
     assert not got
-    assert got.slack == pytest.approx(-4.0, abs=1e-5)
+    assert got.margin == pytest.approx(-4.0, abs=1e-5)
     assert got.evidence["failing"].tolist() == [[0]]
     assert got.evidence["total"] == 3
     assert got.evidence["feasible"] == 2
@@ -282,6 +282,7 @@ def test_under_b_the_gradient_always_opposes_the_margin_direction(build):
         assert assumption_b1(tokens) if build == "b1" else assumption_b2(tokens)
         best = oracle.best(tokens)
         W_mm = oracle.max_margin(tokens, best)
+        assert W_mm is not None
         scales = np.repeat([0.1, 1.0, 3.0], 4)[:, None, None]
         weights = scales * np.random.default_rng(seed).standard_normal((12, tokens.d, tokens.d))
         mantissa, log_scale = al.models.gradient(al.Tokens.stack([tokens] * 12), weights)
@@ -341,7 +342,7 @@ def test_b1_is_not_shown_by_values_that_no_gap_certifies():
     assert np.isinf(np.nanmax(other.value_error))
     check = assumption_b1(tokens, solution=other)
     assert not check
-    assert check.slack == -np.inf
+    assert check.margin == -np.inf
     # Queries e1 and e2, differences e1 and e2: any W with ones on the diagonal and |off-diagonal| alike is an optimum.
     many = al.Tokens(x=[[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]], z=np.eye(2), y=[1, 1], v=[1.0, 1.0])
     solution = al.solve_margin(many, [0, 0], norm="nuclear")

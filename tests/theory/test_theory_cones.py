@@ -269,4 +269,4 @@ def test_default_eps_without_a_solution():
 def test_results_are_frozen():
     cone = local_cone(al.data.two_tokens(), [0])
     with pytest.raises(dataclasses.FrozenInstanceError):
-        cone.R = 0.0
+        cone.R = 0.0  # pyright: ignore[reportAttributeAccessIssue]

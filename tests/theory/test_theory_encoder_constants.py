@@ -9,6 +9,7 @@ from encoder_oracle import LETTERS, SHAPES, draw, jacobian, one_output, rows
 
 from attnlab.errors import InputError
 from attnlab.theory import encoder as en
+from attnlab.theory.check import at_least
 from attnlab.theory.encoder.forward import hidden
 
 RADIUS = {"Q": 0.3, "K": 1.7, "V": 0.9, "O": 2.1}
@@ -47,7 +48,7 @@ def exact(c):
     alpha = mp.mpf(c.alpha)
     m2 = alpha**2 / (8 * rho * max(entries.values()) * dist)
     m3 = alpha**3 / (32 * rho**2 * z * dist / O)
-    c1 = {"paper": rho * (F + O + V * zeta), "corrected": rho * (F + O + O * V * zeta)}
+    c1 = {False: rho * (F + O + V * zeta), True: rho * (F + O + O * V * zeta)}
     by_K, by_Q = 2 * t0 * K * V * O * T * C**2, 2 * t0 * Q * V * O * T * C**2
     c2 = rho * mp.sqrt(O**2 + F**2 + by_K**2 + by_Q**2)
     a = 1 + V * zeta
@@ -67,12 +68,12 @@ def exact(c):
         )
 
     c3 = {
-        "paper": mp.sqrt(N * (p1**2 + p2**2 + printed(K) ** 2 + printed(Q) ** 2)),
-        "corrected": mp.sqrt(N * (p1**2 + p2**2 + mended(K) ** 2 + mended(Q) ** 2)),
+        False: mp.sqrt(N * (p1**2 + p2**2 + printed(K) ** 2 + printed(Q) ** 2)),
+        True: mp.sqrt(N * (p1**2 + p2**2 + mended(K) ** 2 + mended(Q) ** 2)),
     }
     C_ = {
-        "paper": c1["paper"] * c2 + 2 * c3["paper"] * mp.mpf(c.start_loss),
-        "corrected": c1["corrected"] * c2 + c3["corrected"] * dist,
+        False: c1[False] * c2 + 2 * c3[False] * mp.mpf(c.start_loss),
+        True: c1[True] * c2 + c3[True] * dist,
     }
     return {"rho": rho, "z": z, "zeta": zeta, "entries": entries, "m2": m2, "m3": m3, "c1": c1, "c2": c2, "c3": c3,
             "C": C_}  # fmt: skip
@@ -92,28 +93,32 @@ def test_everything_in_40_digits(changed):
         close(getattr(c, name), wanted[name])
     assert c.lambda_bar == {p: c.norms[p] + c.radius[p] for p in "QKVO"}
     second, third = c.condition_2, c.condition_3
-    assert set(second.entries) == set("QKVO")
+    assert set(second.evidence["entries"]) == set("QKVO")
     for name, entry in wanted["entries"].items():
-        close(second.entries[name], entry)
-    assert second.largest == max(wanted["entries"], key=wanted["entries"].get)
-    assert third.largest is None
+        close(second.evidence["entries"][name], entry)
+    assert second.evidence["largest"] == max(wanted["entries"], key=wanted["entries"].get)
+    assert third.evidence == {}
     close(second.margin, wanted["m2"])
     close(third.margin, wanted["m3"])
-    close(second.left, c.alpha**2)
-    close(third.left, c.alpha**3)
+    close(second.value, c.alpha**2)
+    close(third.value, c.alpha**3)
     close(c.c2(), wanted["c2"])
-    for mode in ("paper", "corrected"):
-        close(c.c1(mode), wanted["c1"][mode])
-        close(c.c3(mode), wanted["c3"][mode])
-        close(c.smoothness(mode), wanted["C"][mode])
-        close(c.largest_step(mode), 1 / wanted["C"][mode])
-    assert (c.c1(), c.c3(), c.smoothness()) == (c.c1("corrected"), c.c3("corrected"), c.smoothness("corrected"))
+    for corrected in (False, True):
+        close(c.c1(corrected=corrected), wanted["c1"][corrected])
+        close(c.c3(corrected=corrected), wanted["c3"][corrected])
+        close(c.smoothness(corrected=corrected), wanted["C"][corrected])
+        close(c.largest_step(corrected=corrected), 1 / wanted["C"][corrected])
+    assert (c.c1(), c.c3(), c.smoothness()) == (
+        c.c1(corrected=True),
+        c.c3(corrected=True),
+        c.smoothness(corrected=True),
+    )
 
 
 @pytest.mark.parametrize("letter", "QKVO")
 def test_each_entry_of_condition_2_can_be_the_largest(letter):
     radius = {**dict.fromkeys("QKVO", 1.0), letter: 1e-9}
-    assert given(radius=radius).condition_2.largest == letter
+    assert given(radius=radius).condition_2.evidence["largest"] == letter
 
 
 def test_sum_and_mean_pooling_differ_by_tau1():
@@ -288,7 +293,7 @@ def test_the_constants_of_one_width():
         near = at_width(4096, "lecun", -0.5, seed, far=0.9 * found.condition_3.margin)
         assert near.applies
         assert near.smoothness() == pytest.approx(1.9e5, rel=0.06)
-        assert near.smoothness("paper") == pytest.approx(1.15e5, rel=0.06)
+        assert near.smoothness(corrected=False) == pytest.approx(1.15e5, rel=0.06)
 
 
 def test_the_printed_c1_can_be_too_small():
@@ -296,7 +301,7 @@ def test_the_printed_c1_can_be_too_small():
     x, y, weights, tau0, tau1 = draw(1010, (2, 2, 1, 3), scale=2.0)
     found = en.Constants.of(x, y, weights, tau0=tau0, tau1=tau1, radius=1e-3)
     slope = np.linalg.norm(jacobian(x, weights, tau0, tau1), ord=2)
-    assert 1.2 * found.c1("paper") < slope < found.c1("corrected")
+    assert 1.2 * found.c1(corrected=False) < slope < found.c1(corrected=True)
 
 
 # Edges ------------------------------------------------------------------------------------------------------------
@@ -308,7 +313,7 @@ def test_the_printed_c1_can_be_too_small():
      (0.0, 1.0, 0.0, False), (1.0, 1.0, 1.0, True)],
 )  # fmt: skip
 def test_margins_at_zero(left, right, margin, holds):
-    condition = en.Condition(name="", left=left, right=right)
+    condition = at_least("", left, right)
     assert (condition.margin, condition.holds) == (margin, holds)
 
 
@@ -325,7 +330,7 @@ def test_no_start_gives_nan():
         ):
             c = en.Constants.of(x_, y_, w_, tau0=t0, tau1=tau1)
             numbers = [c.rho, c.z, c.zeta, c.condition_2.margin, c.condition_3.margin, c.c2(), *c.lambda_bar.values()]
-            numbers += [f(mode) for f in (c.c1, c.c3, c.smoothness, c.largest_step) for mode in ("paper", "corrected")]
+            numbers += [f(corrected=b) for f in (c.c1, c.c3, c.smoothness, c.largest_step) for b in (False, True)]
             assert not np.isnan(numbers).any()
             if x_ is x and y_ is f:
                 assert c.start_loss == 0.0
@@ -345,6 +350,7 @@ def test_more_than_two_sequences_of_one_dimension_have_alpha_zero():
     for seed in range(10):
         x, y, weights, tau0, tau1 = draw(seed, (3, 4, 1, 50))
         assert en.Constants.of(x, y, weights, tau0=tau0, tau1=tau1).alpha == 0.0
+    x, y, weights, _, tau1 = draw(9, (3, 4, 1, 50))
     assert en.Constants.of(x[:2] * [[[1]], [[-1]]], y[:2], weights, tau0=0.0, tau1=tau1).alpha >= 0.0
 
 
@@ -385,6 +391,7 @@ def test_arguments_are_checked():
         good = {"x": x, "y": y, "weights": weights, "tau0": tau0, "tau1": tau1}
         with pytest.raises(InputError, match=says):
             en.Constants.of(**{**good, **bad})
-    for call in (lambda: given().c1("printed"), lambda: given().c3("printed"), lambda: given().smoothness("printed")):
-        with pytest.raises(InputError, match="`mode` is 'printed'"):
-            call()
+    constants = given()
+    for call in (constants.c1, constants.c3, constants.smoothness):
+        with pytest.raises(InputError, match="`corrected` is 'printed'"):
+            call(corrected="printed")

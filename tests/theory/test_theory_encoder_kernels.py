@@ -297,7 +297,7 @@ def test_chernoff_bound_holds_for_wide_layers():
             ratio = np.linalg.svd(F, compute_uv=False)[-1] ** 2 / (4.0 * en.chernoff_bound(l0, m, 0.5))
             assert share < ratio < 1.2
     assert en.chernoff_bound(3.0, 8, 0.5) == 1.5
-    assert en.chernoff_bound(3.0, 8, 0.5, "paper") == 6.0
+    assert en.chernoff_bound(3.0, 8, 0.5, corrected=False) == 6.0
 
 
 # All tokens -------------------------------------------------------------------------------------------------------
@@ -369,7 +369,8 @@ def test_arguments_are_checked():
         lambda: en.limiting_ntk(np.ones((1, 2, 3, 4))), lambda: en.limiting_ntk(np.ones((1, 2, 3)), np.ones((1, 1, 3))),
         lambda: en.lambda_0(np.eye(2), 0.0), lambda: en.lambda_0(np.zeros((0, 2)), 1.0),
         lambda: en.chernoff_bound(-1.0, 2, 1.0), lambda: en.chernoff_bound(1.0, 0, 1.0),
-        lambda: en.chernoff_bound(1.0, 2, 1.0, "printed"), lambda: en.pooled_expectation(np.eye(2)),
+        lambda: en.chernoff_bound(1.0, 2, 1.0, "printed"),  # pyright: ignore[reportCallIssue]
+        lambda: en.pooled_expectation(np.eye(2)),
         lambda: en.pooled_expectation(np.ones((1, 1, 1)), block=0),
         lambda: en.predict_alpha(np.ones((1, 1, 1)), width=0, variance=1.0, tau1=1.0),
         lambda: en.predict_alpha(np.ones((1, 1, 1)), width=1, variance=-1.0, tau1=1.0),

@@ -166,10 +166,10 @@ def test_lemmas_in_closed_form():
     by = {"Q": rho * reach * 2.25 * 3.125 * 6, "K": rho * reach * 1.5 * 3.125 * 6, "V": rho * 6, "O": rho * 5.625}
     assert en.lemma_12(c, misfit=0.8) == pytest.approx({k: 0.8 * v for k, v in by.items()})
     assert en.lemma_13(c) == pytest.approx(np.sqrt(sum(v**2 for v in by.values())))
-    for mode in ("paper", "corrected"):
-        assert en.lemma_14(c, 0.3, mode) == pytest.approx(0.3 * c.c3(mode))
+    for corrected in (False, True):
+        assert en.lemma_14(c, 0.3, corrected=corrected) == pytest.approx(0.3 * c.c3(corrected=corrected))
     assert en.lemma_8(9) == (1 / 3, 1.0)
-    assert en.lemma_14(c, 2.0) == 2.0 * c.c3("corrected")
+    assert en.lemma_14(c, 2.0) == 2.0 * c.c3(corrected=True)
     for call in (lambda: en.lemma_7(c, dQ=-1.0, dK=0.0), lambda: en.lemma_9(c, dQ=0.0, dK=0.0, dV=-1.0),
                  lambda: en.lemma_10(c, dO=np.nan, dF=0.0), lambda: en.lemma_12(c, misfit=-1.0),
                  lambda: en.lemma_14(c, -1.0), lambda: en.lemma_8(0), lambda: en.lemma_4(1.0, 1.0, 1.0),

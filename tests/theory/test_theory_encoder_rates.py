@@ -40,7 +40,7 @@ def test_the_induction_closes():
         assert en.drift_bound(1.0, c) == pytest.approx(drift)
         assert en.rate_follows(c) == (8.0**-1 * 2.0 / c <= 1.0 and (1.0 - drift) ** 2 >= c)
     assert en.drift_bound(2.0) == 0.25
-    assert en.drift_bound(2.0, 0.25, "paper") == 1.0
+    assert en.drift_bound(2.0, 0.25, corrected=False) == 1.0
 
 
 def test_the_sum_behind_the_drift():
@@ -64,7 +64,7 @@ def test_alpha_with_a_residual_is_bounded(seed):
     moved = np.sqrt(3) * tau1 * 2 * plain.C_x * with_S.shortcut
     rounding = 1e-12 * plain.alpha
     assert plain.alpha - floor == pytest.approx(moved, abs=rounding)
-    printed = plain.alpha - en.residual_alpha(plain, with_S.shortcut, "paper")
+    printed = plain.alpha - en.residual_alpha(plain, with_S.shortcut, corrected=False)
     assert printed == pytest.approx(moved * plain.norms["O"] * plain.norms["V"], abs=rounding)
     assert en.weight_bounds(plain) == plain.radius
     with pytest.raises(InputError, match="already have a residual"):
@@ -72,8 +72,8 @@ def test_alpha_with_a_residual_is_bounded(seed):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(InputError, match="`mode` is 'printed'"):
-        en.drift_bound(1.0, mode="printed")
+    with pytest.raises(InputError, match="`corrected` is 'printed'"):
+        en.drift_bound(1.0, corrected="printed")
     for call in (lambda: en.rate_bound(0.0, 1.0, 1), lambda: en.rate_bound(1.0, -1.0, 1), lambda: en.rate_follows(0.0),
                  lambda: en.rate_bound(1.0, 1.0, -1), lambda: en.drift_bound(-1.0)):  # fmt: skip
         with pytest.raises(InputError):

@@ -7,12 +7,10 @@ from attnlab.errors import InputError
 from attnlab.theory import encoder as en
 
 SIZES = {"N": 30, "T": 3, "d": 5, "C_x": 1.3, "lambda0": 0.02}
-CASES = [
-    (i, s, m) for i, s in (("lecun", "sqrt"), ("lecun", "linear"), ("ntk", "linear")) for m in ("paper", "corrected")
-]
+CASES = [(i, s, m) for i, s in (("lecun", "sqrt"), ("lecun", "linear"), ("ntk", "linear")) for m in (False, True)]
 
 
-def sides(init, scaling, mode, m, *, N, T, d, C_x, lambda0):
+def sides(init, scaling, corrected, m, *, N, T, d, C_x, lambda0):
     """Both sides of conditions (2) and (3) at width m, with orders for norms: sqrt(m) or sqrt(m / d), and 1.
 
     Constants of the conditions are hidden in O in the paper and 1 here, and l_Q^2 + l_K^2 counts as one square.
@@ -21,13 +19,13 @@ def sides(init, scaling, mode, m, *, N, T, d, C_x, lambda0):
     tau0 = m**-0.5 if scaling == "sqrt" else 1.0 / m
     tau1 = m**-0.5 if ntk else 1.0
     inner, outer = (m**0.5, m**0.5) if ntk else ((m / d) ** 0.5, 1.0)
-    radius = m**0.5 if ntk and mode == "corrected" else 1.0
-    alpha2 = m * lambda0 / 4 * (tau1**2 if mode == "corrected" else 1.0)
+    radius = m**0.5 if ntk and corrected else 1.0
+    alpha2 = m * lambda0 / 4 * (tau1**2 if corrected else 1.0)
     rho = N**0.5 * T**1.5 * tau1 * C_x
     softmax = 2 * tau0 * C_x**2 * T * inner * inner * outer
-    if (init, mode) == ("ntk", "paper"):  # (57): the softmax entry, its 2 hidden in O
+    if (init, corrected) == ("ntk", False):  # (57): the softmax entry, its 2 hidden in O
         worst = softmax / 2
-    elif init == "lecun" and (mode == "paper" or scaling == "linear"):  # (45), (51)
+    elif init == "lecun" and (not corrected or scaling == "linear"):  # (45), (51)
         worst = inner
     else:
         worst = max(inner, outer, softmax)
@@ -36,32 +34,32 @@ def sides(init, scaling, mode, m, *, N, T, d, C_x, lambda0):
     if (init, scaling) == ("lecun", "sqrt"):
         z -= outer  # the part that grows with m is kept
     third = rho**2 * z * dist
-    if (init, mode) == ("ntk", "paper"):
+    if (init, corrected) == ("ntk", False):
         third *= m**0.5  # (58) has no m^(-1/2)
     return (alpha2, rho * worst / radius * dist), (alpha2**1.5, third)
 
 
-@pytest.mark.parametrize(("init", "scaling", "mode"), CASES)
-def test_widths_solve_their_inequalities(init, scaling, mode):
+@pytest.mark.parametrize(("init", "scaling", "corrected"), CASES)
+def test_widths_solve_their_inequalities(init, scaling, corrected):
     """At that width both sides are equal; at twice that width the left is larger."""
-    found = en.required_width(init, scaling, mode=mode, **SIZES)
+    found = en.required_width(init, scaling, corrected=corrected, **SIZES)
     for k, m in enumerate((found.condition_2, found.condition_3)):
-        left, right = sides(init, scaling, mode, m, **SIZES)[k]
+        left, right = sides(init, scaling, corrected, m, **SIZES)[k]
         assert left == pytest.approx(right, rel=1e-9)
-        left, right = sides(init, scaling, mode, 2 * m, **SIZES)[k]
+        left, right = sides(init, scaling, corrected, 2 * m, **SIZES)[k]
         assert left > right
     assert found.width == max(found.condition_2, found.condition_3, found.rest)
-    assert (found.init, found.scaling, found.mode) == (init, scaling, mode)
+    assert (found.init, found.scaling, found.corrected) == (init, scaling, corrected)
 
 
 @pytest.mark.parametrize(
-    ("init", "scaling", "mode", "powers"),
-    [("lecun", "sqrt", "paper", (2, 3)), ("lecun", "sqrt", "corrected", (2, 3)), ("he", "linear", "paper", (2, 1)),
-     ("lecun", "linear", "corrected", (2, 1)), ("ntk", "linear", "paper", (1, 1)),
-     ("ntk", "linear", "corrected", (2, 3))],
+    ("init", "scaling", "corrected", "powers"),
+    [("lecun", "sqrt", False, (2, 3)), ("lecun", "sqrt", True, (2, 3)), ("he", "linear", False, (2, 1)),
+     ("lecun", "linear", True, (2, 1)), ("ntk", "linear", False, (1, 1)),
+     ("ntk", "linear", True, (2, 3))],
 )  # fmt: skip
-def test_widths_grow_with_the_number_of_sequences(init, scaling, mode, powers):
-    one, ten = (en.required_width(init, scaling, mode=mode, **{**SIZES, "N": n}) for n in (30, 300))
+def test_widths_grow_with_the_number_of_sequences(init, scaling, corrected, powers):
+    one, ten = (en.required_width(init, scaling, corrected=corrected, **{**SIZES, "N": n}) for n in (30, 300))
     assert ten.condition_2 / one.condition_2 == pytest.approx(10.0 ** powers[0])
     assert ten.condition_3 / one.condition_3 == pytest.approx(10.0 ** powers[1])
     assert one.order == max(powers)
@@ -71,9 +69,7 @@ def test_the_entries_left_out_of_eq_45():
     """The max counts where the softmax is steep, 4 C_x^4 T^2 > d, and only there."""
     flat = {**SIZES, "C_x": 0.1}
     for sizes, factor in ((SIZES, 4 * 1.3**4 * 9 / 5), (flat, 1.0)):
-        printed, mended = (
-            en.required_width("lecun", "sqrt", mode=m, **sizes).condition_2 for m in ("paper", "corrected")
-        )
+        printed, mended = (en.required_width("lecun", "sqrt", corrected=m, **sizes).condition_2 for m in (False, True))
         assert mended / printed == pytest.approx(factor)
     ones = {"N": 1, "T": 1, "d": 1, "C_x": 0.5, "lambda0": 1.0}
     assert en.required_width("ntk", "linear", **ones).condition_2 == pytest.approx(16 * 0.25)
@@ -89,7 +85,7 @@ def test_he_asks_for_what_lecun_does_and_rest_is_the_rest():
         assert en.required_width("lecun", "linear", **{**SIZES, **sizes}).rest == pytest.approx(rest)
     nothing = en.required_width("lecun", "sqrt", **{**SIZES, "lambda0": 0.0})
     assert nothing.width == nothing.condition_2 == nothing.condition_3 == nothing.rest == np.inf
-    assert en.required_width("he", "sqrt", **SIZES).mode == "corrected"
+    assert en.required_width("he", "sqrt", **SIZES).corrected
 
 
 def test_probabilities_as_stated():
@@ -143,7 +139,7 @@ def test_table_3():
 
 def test_arguments_are_checked():
     for bad in ({"init": "xavier"}, {"scaling": "root"}, {"init": "ntk", "scaling": "sqrt"}, {"N": 0}, {"C_x": 0.0},
-                {"lambda0": -1.0}, {"mode": "printed"}):  # fmt: skip
+                {"lambda0": -1.0}, {"corrected": "printed"}):  # fmt: skip
         with pytest.raises(InputError):
             en.required_width(**{"init": "lecun", "scaling": "sqrt", **SIZES, **bad})
     good = {"statement": "T1", "width": 1, "N": 1, "T": 1, "d": 1}

@@ -99,10 +99,10 @@ def test_a_verdict_is_a_truth_value():
     assert hash(good) == hash(True)
     assert good.reason is None
     assert bad.reason == "1 support tokens score no less, the first is token 0 of query 0"
-    assert repr(good) == "LocalOptimality(holds, lead=1)"
-    assert repr(bad) == f"LocalOptimality(does not hold: {bad.reason})"
+    assert repr(good) == "LocalOptimality(Definition 2 holds, margin=1)"
+    assert repr(bad) == f"LocalOptimality(Definition 2 does not hold, margin={bad.margin:.3g}: {bad.reason})"
     with pytest.raises(dataclasses.FrozenInstanceError):
-        good.holds = False
+        good.holds = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_ties_are_told_and_do_not_count_as_leads():
@@ -137,7 +137,7 @@ def test_a_query_without_support_tokens_is_flagged():
         assert got.empty.tolist() == [False, True]
         assert got.vacuous
         if holds:
-            assert repr(got) == "LocalOptimality(holds, lead=1, 1 queries without support)"
+            assert repr(got) == "LocalOptimality(Definition 2 holds, margin=1, 1 queries without support)"
     single = al.Tokens(x=x[:, :1], z=[[1.0], [1.0]], y=[1, 1], v=[1.0])
     alone = is_locally_optimal(single, [0, 0])
     assert alone
@@ -205,6 +205,19 @@ def test_other_heads_score_differently():
     assert best in found
     bare = al.Tokens(x=tokens.x, z=tokens.z, y=tokens.y)
     assert len(locally_optimal_selections(bare, head=al.models.ReluSum())) > 0
+
+
+def test_heads_by_name_are_the_heads_they_name():
+    tokens = al.data.sphere(n=3, T=4, d=5, seed=2)
+    best = al.optimal_tokens(tokens)
+    for name, head in (("linear", None), ("relu-sum", al.models.ReluSum())):
+        for check in (al.theory.assumption_b2, al.theory.assumption_c, al.theory.assumption_b1_proxy):
+            assert check(tokens, head=name).margin == check(tokens, head=head).margin
+        by_name = is_locally_optimal(tokens, best, head=name)
+        given = is_locally_optimal(tokens, best, head=head)
+        assert (by_name.holds, by_name.margin) == (given.holds, given.margin)
+    with pytest.raises(InputError, match="`head` is 'cubic'"):
+        is_locally_optimal(tokens, best, head="cubic")
 
 
 def test_what_counts_as_a_tie_is_a_matter_of_the_query_alone():

@@ -13,8 +13,8 @@ import attnlab as al
 import attnlab.theory as th
 from attnlab.errors import AttnlabError, InputError
 from attnlab.theory import encoder as en, multihead as mh, rate_bounds
-from attnlab.theory.fast_rates import joint
 from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, formula, numbers
+from attnlab.theory.rates import joint
 
 TOKENS = al.Tokens(x=np.arange(12.0).reshape(2, 2, 3) % 5, z=np.eye(3)[:2], y=[1, -1], v=[1.0, 0.5, 0.25])
 RATES = th.rate_constants(al.data.two_tokens())
@@ -95,7 +95,7 @@ def arguments_of(function, pick):
 
 
 WORDS = {
-    "mode": ("paper", "corrected"), "rule": ("ngd", "gd"), "init": ("lecun", "he", "ntk"), "form": ("main", "proof"),
+    "rule": ("ngd", "gd"), "init": ("lecun", "he", "ntk"), "form": ("main", "proof"),
     "scaling": ("sqrt", "linear"), "statement": ("T1", "L18"), "corrected": (True, False), "summed": (True, False),
     "halved": (True, False),
 }  # fmt: skip
@@ -150,18 +150,18 @@ TOKEN_FUNCTIONS = [
     lambda t: th.is_locally_optimal(t, [0, 1]).lead,
     lambda t: len(th.locally_optimal_selections(t)),
     lambda t: th.support_indices(t, [0, 0]).sum(),
-    lambda t: th.assumption_b1(t).slack,
-    lambda t: th.assumption_b1_proxy(t).slack,
-    lambda t: th.assumption_b2(t).slack,
-    lambda t: th.assumption_d(t).slack,
+    lambda t: th.assumption_b1(t).margin,
+    lambda t: th.assumption_b1_proxy(t).margin,
+    lambda t: th.assumption_b2(t).margin,
+    lambda t: th.assumption_d(t).margin,
     lambda t: vars(th.local_cone(t, al.optimal_tokens(t, return_ties=True)[0])),
     lambda t: th.barrier(t, [0, 1], np.eye(3)),
     lambda t: th.default_eps(t, [0, 1]),
     lambda t: th.lipschitz_constants(t, "correlation").W,
     lambda t: vars(th.rate_constants(t)),
-    lambda t: th.assumption_1(t).slack,
-    lambda t: th.assumption_2(t).slack,
-    lambda t: th.initialization(t, 0.1, 0.1).slack,
+    lambda t: th.assumption_1(t).margin,
+    lambda t: th.assumption_2(t).margin,
+    lambda t: th.initialization(t, 0.1, 0.1).margin,
     lambda t: vars(th.JointModel.of(t, planted=[0, 1])),
 ]
 ENTRIES = [0.0, 1.0, -1.0, 0.5, 5e-324, -1e-308, 1e-300, -1e-200, 1e-154, 1e-80, 1e80, -1e154, 1e200, 1e300, 1.7e308]
@@ -227,7 +227,7 @@ def test_formulas_check_and_convert():
         with pytest.raises(InputError, match=f"`{name}` is"):
             ratio(**wrong)
     with pytest.raises(TypeError):
-        ratio(1)  # type: ignore[call-arg]
+        ratio(1)  # pyright: ignore[reportCallIssue]
     assert ratio.__doc__ == "A formula to test with."
 
 

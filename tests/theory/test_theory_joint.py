@@ -7,8 +7,8 @@ import pytest
 
 import attnlab as al
 from attnlab.data.highdim import gaussian_signal_in_span
-from attnlab.theory.fast_rates import joint
-from attnlab.theory.fast_rates.joint import JointModel, condition_1
+from attnlab.theory.rates import joint
+from attnlab.theory.rates.joint import JointModel, condition_1
 
 FIGURE_3 = JointModel(n=10, d=100, alpha=3.0, rho=0.1)
 
@@ -102,19 +102,19 @@ def test_decayed_sum_is_the_sum(power):
 def test_printed_and_corrected_forms_differ_as_said():
     model = JointModel(n=2, d=1e6, alpha=6.0, rho=1.0 / (6 * np.sqrt(1.5e6)))
     ratio = 24 * 4 * np.sqrt(2e6 / model.log_term)
-    assert joint.radius(model, 2.0, 1e-9) == pytest.approx(
+    assert joint.radius(model, 2.0, 1e-9, corrected=False) == pytest.approx(
         4e9 * max(np.log(4e9 * ratio), 5 * np.log(40 * model.B**2 * 2e9))
     )
     assert joint.radius(model, 2.0, 0.5, loss_ratio=1e30, corrected=True) > joint.radius(
-        model, 2.0, 0.5, loss_ratio=1e30
+        model, 2.0, 0.5, loss_ratio=1e30, corrected=False
     )
     values = {"norm": 10.0, "cosine": 0.95, "loss": 0.0, "log_time": 50.0}
-    printed = joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values)
+    printed = joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values, corrected=False)
     assert printed == pytest.approx(2 * model.B**2 * 2 / 1e-3 * 10 * (0.9 - 0.95))
     assert joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values, corrected=True) == 0
     values["cosine"] = 0.5
     corrected = joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values, corrected=True)
-    assert corrected == pytest.approx(joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values))
+    assert corrected == pytest.approx(joint.alignment_constant(model, 1e-3, 2.0, 0.1, **values, corrected=False))
     p = 1e-3 * 100 / (8 * model.B**2 * 4)
     length = model.rho * np.sqrt(1.5e6)
     wanted = {
@@ -148,15 +148,16 @@ def test_times_and_radii_are_as_printed(epsilon):
     step, Lambda = 1e-7, 0.7
     of_losses = 24 * 9 * np.sqrt(2e6 / np.log(90 / 0.1))
     wanted = (10 * 2 * 0.7) ** 2 / 1e-7 * (of_losses / 250) ** (1 / 3) * epsilon ** (-4 / 3)
-    assert joint.log_alignment_time(model, step, Lambda, epsilon) == pytest.approx(wanted)
+    assert joint.log_alignment_time(model, step, Lambda, epsilon, corrected=False) == pytest.approx(wanted)
     more = (7 * 4 * 0.7) ** (1 / 3)  # 7 B^2 Lambda times C n^2
     assert joint.log_alignment_time(model, step, Lambda, epsilon, corrected=True) == pytest.approx(wanted * more)
-    few = joint.log_alignment_time(model, step, Lambda, epsilon, loss_ratio=1e-9)
+    few = joint.log_alignment_time(model, step, Lambda, epsilon, loss_ratio=1e-9, corrected=False)
     assert few == pytest.approx((14.0) ** 2 / 1e-7 * 28.0 ** (1 / 3) * epsilon ** (-4 / 3))
-    assert joint.log_alignment_time(model, step, 1e-4, epsilon, loss_ratio=1e-30) == pytest.approx(4e-4 / 1e-7)
+    early = joint.log_alignment_time(model, step, 1e-4, epsilon, loss_ratio=1e-30, corrected=False)
+    assert early == pytest.approx(4e-4 / 1e-7)
     radius = 1.4 / epsilon * max(np.log(4 * of_losses / epsilon), 5 * np.log(40 * 4 * 0.7 / epsilon))
-    assert joint.radius(model, Lambda, epsilon) == pytest.approx(radius)
-    large = joint.radius(model, Lambda, epsilon, loss_ratio=1e30)
+    assert joint.radius(model, Lambda, epsilon, corrected=False) == pytest.approx(radius)
+    large = joint.radius(model, Lambda, epsilon, loss_ratio=1e30, corrected=False)
     assert large == pytest.approx(1.4 / epsilon * np.log(4 * of_losses / 24 * 1e30 / epsilon))
 
 
@@ -194,6 +195,7 @@ def test_tokens_in_their_span_have_the_inner_products_of_the_dimension():
         tokens = family(**sizes)
         opt = tokens.info["planted"][..., None, None]
         x = np.concatenate([np.take_along_axis(tokens.x, o, -2) for o in (opt, 1 - opt)], -2).reshape(-1, 4, tokens.d)
+        assert tokens.v is not None
         assert (np.sign(np.einsum("rnd,rd->rn", x[:, ::2], tokens.v)) == tokens.y).all()
         grams.append(
             np.concatenate([np.einsum("rid,rjd->rij", x, x), np.einsum("rid,rd->ri", x, tokens.v)[..., None]], -1)

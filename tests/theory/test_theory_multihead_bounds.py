@@ -243,7 +243,7 @@ def test_a_bound_that_says_nothing_says_so():
     assert mh.Bound(value=2.0, trivial=2.0).vacuous
     with pytest.raises(InputError, match="`value` is NaN"):
         mh.Bound(value=np.nan, trivial=2.0)
-    assert mh.Bound(value=2.0).slack(0.5) == 1.5
+    assert mh.Bound(value=2.0).margin(0.5) == 1.5
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -8,8 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from attnlab.data.mixture import head_output, tokenized_mixture
 from attnlab.errors import InputError
-from attnlab.models.multihead import HeadsModel, HeadsProblem
+from attnlab.models.multihead import MultiHead
 from attnlab.models.precision import in_float64
+from attnlab.models.problem import Problem
 from attnlab.theory import multihead as mh
 
 MIXTURES = [
@@ -149,8 +150,8 @@ def test_slope_of_the_output_by_differences_and_by_the_model():
         return sum(c * head_output(x, U, W) for c, U, W in every) / np.sqrt(5.0)
 
     np.testing.assert_allclose(found, (outputs(1e-5) - outputs(-1e-5)) / 2e-5, rtol=1e-6, atol=1e-8)
-    problem = HeadsProblem(x=x, y=np.ones(6), counts=counts, held=np.ones(2))
-    by_model = jax.jvp(lambda p: HeadsModel.of("full").outputs(p, problem)[0], (at,), (along,))[1]
+    problem = Problem(x=x, y=np.ones(6), constants={"counts": counts})
+    by_model = jax.jvp(lambda p: MultiHead(1).forward(p, problem).outputs, (at,), (along,))[1]
     np.testing.assert_allclose(found, by_model, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(mh.attention_of(x, at["W"][0]).sum(-1), 1.0)
 
@@ -165,14 +166,11 @@ def test_slope_of_the_output_by_differences_and_by_the_model():
 def test_phase_one_is_a_gradient_step_of_the_model(decoder, law):
     tokens = draw(n=20)
     found = mh.phase_one(tokens, 7, decoder=decoder, alpha_law=law, seed=3)
-    model = HeadsModel.of(decoder)
     zero = {name: np.zeros_like(value) for name, value in found.weights.items()}
     counts = np.array(found.counts)
-    problem = HeadsProblem(x=tokens.x, y=tokens.y, counts=counts, held=np.ones(counts.size))
-    gradient, _ = jax.jit(model.gradient)(zero, problem)
+    mantissa, log_scale = MultiHead(7, decoder, counts=counts).gradient(tokens, zero)
     for name, value in found.weights.items():
-        scale = np.exp(np.asarray(gradient.log_scale[name]))
-        step = np.asarray(gradient.mantissa[name]) * scale * np.sqrt(7.0)
+        step = mantissa[name] * np.exp(log_scale[name]) * np.sqrt(7.0)
         alpha = found.alpha.reshape(-1, *[1] * (value.ndim - 1))
         np.testing.assert_allclose(value, -alpha * step, atol=1e-14)
     assert found.heads == 7

@@ -19,7 +19,7 @@ def case(decoder, seed=0, n=6):
     tokens = planted(n=n, T=3, d=4, seed=seed)
     model = MultiHead(7, decoder, counts=COUNTS)
     rng = np.random.default_rng(seed)
-    weights = {k: 0.5 * rng.standard_normal((3, *shape)) for k, shape in model.shapes(tokens).items()}
+    weights = {k: 0.5 * rng.standard_normal((3, *shape)) for k, shape in model.head_shapes(tokens).items()}
     return tokens, model, weights
 
 
@@ -35,7 +35,7 @@ def test_gram_is_that_of_automatic_gradients(decoder):
     tokens, model, weights = case(decoder)
     rows = features(tokens, model, weights)
     assert_allclose(ntk_gram(tokens, model, weights), rows @ rows.T, rtol=1e-12, atol=1e-12)
-    assert_allclose(outputs(tokens, model, weights), model.output(tokens, weights), rtol=1e-12, atol=1e-13)
+    assert_allclose(outputs(tokens, model, weights), model.outputs(tokens, weights), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("block", [1, 250, 10**6])
@@ -82,7 +82,7 @@ def test_direction_has_the_margin_and_norm_sqrt_2(decoder):
     assert found.direction is not None
     assert_allclose(total_norm(found.direction, COUNTS), np.sqrt(2), rtol=1e-12)
     h = 1e-6
-    ends = [model.output(tokens, {k: weights[k] + s * h * found.direction[k] for k in weights}) for s in (1, -1)]
+    ends = [model.outputs(tokens, {k: weights[k] + s * h * found.direction[k] for k in weights}) for s in (1, -1)]
     measured = (ends[0] - ends[1]) / (2 * h)
     assert_allclose((tokens.y * measured).min(), found.lower, rtol=1e-6)
     assert_allclose(slopes(tokens, model, weights, found.direction), measured, rtol=1e-5, atol=1e-7)

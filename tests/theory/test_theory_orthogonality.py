@@ -49,33 +49,33 @@ def test_figure_2_misses_assumption_1_and_the_separated_set_meets_it():
     for seed in range(3):
         found = assumption_1(al.data.orthogonal_signal(seed=seed))
         assert not found
-        assert 1e-3 < found.slack < 3e-3
+        assert 1e-3 < found.margin < 3e-3
         assert 5e-3 < found.evidence["line_2"] < 1e-2
         assert 0.15 < found.evidence["pairs"] < 0.2
         tokens = al.data.separated_signal(seed=seed)
         held = assumption_1(tokens)
-        assert held.slack > 1
+        assert held.margin > 1
         assert held.evidence["extra"] > 1
         assert held.evidence["factor"] == pytest.approx(16 * math.e)
         assert assumption_2(tokens)
 
 
-def test_slack_with_the_upsilon_of_the_proof():
+def test_margin_with_the_upsilon_of_the_proof():
     tokens = oracle.draw(6, 4, 3, 6)
     c = rate_constants(tokens)
     found = assumption_1(tokens, constants=c)
-    assert found.evidence["slack_proof"] == pytest.approx(found.slack * c.upsilon / c.upsilon_proof)
+    assert found.evidence["margin_proof"] == pytest.approx(found.margin * c.upsilon / c.upsilon_proof)
     assert c.upsilon < c.upsilon_proof
     louder = assumption_1(tokens, constants=replace(c, upsilon=2 * c.upsilon))
     assert louder.evidence["line_1"] == pytest.approx(found.evidence["line_1"] / 2)
 
 
-def test_equal_scores_leave_no_slack():
+def test_equal_scores_leave_no_margin():
     # Sequence 2 scores all alike: Upsilon is infinite, and its best token is a choice.
     x = np.array([[[1.0, 0.1], [0.0, 1.0]], [[1.0, 0.0], [1.0, 2.0]], [[1.0, 0.3], [0.0, 3.0]]])
     found = assumption_1(al.Tokens.self_attention(x, [1.0, 1.0, 1.0], [1.0, 0.0]))
     assert not found
-    assert found.slack == found.evidence["slack_proof"] == 0
+    assert found.margin == found.evidence["margin_proof"] == 0
     assert found.evidence["tied"] == 1
     assert found.evidence["factor"] == math.inf
 
@@ -83,7 +83,7 @@ def test_equal_scores_leave_no_slack():
 def test_one_sequence_meets_assumption_1_trivially():
     found = assumption_1(al.data.two_tokens())
     assert found.holds
-    assert found.slack == found.evidence["slack_proof"] == math.inf
+    assert found.margin == found.evidence["margin_proof"] == math.inf
 
 
 def test_assumption_2_is_measured():
@@ -108,9 +108,9 @@ def test_small_start_by_its_formula(k):
         norm = step / 20 / (8 * c.Lambda) / c.B**2
         assert found.evidence["by_attention"] == pytest.approx(attention)
         assert found.evidence["by_norm"] == pytest.approx(norm)
-        assert found.slack == pytest.approx(min(attention, norm) / 1e-4)
+        assert found.margin == pytest.approx(min(attention, norm) / 1e-4)
         assert found.holds == (min(attention, norm) >= 1e-4)
-    assert initialization(tokens, 0.0, 0.1).slack == math.inf
+    assert initialization(tokens, 0.0, 0.1).margin == math.inf
 
 
 def test_bad_input_of_the_small_start():

@@ -82,7 +82,7 @@ def test_the_printed_zeta_allows_longer_steps():
     assert rb.largest_step(c, "gd") == pytest.approx(math.log(5) / (c.B**4 * c.zeta))
     assert rb.largest_step(c, "gd", corrected=False) == pytest.approx(math.log(5) / (c.B**4 * c.zeta_printed))
     with pytest.raises(InputError, match="`rule`"):
-        rb.largest_step(c, "adam")  # type: ignore[arg-type]
+        rb.largest_step(c, "adam")
 
 
 def test_a_small_margin_loosens_the_upper_bound_of_the_norm():

@@ -61,11 +61,11 @@ def test_assumptions_have_no_units(x, z):
     for assumption in (th.assumption_b1, th.assumption_b1_proxy):
         one, other = assumption(plain), assumption(scaled)
         assert one.holds == other.holds
-        assert other.slack == pytest.approx(one.slack, abs=1e-8)
+        assert other.margin == pytest.approx(one.margin, abs=1e-8)
     # Scores have the unit of the loss, and are left as they are.
     one, other = th.assumption_c(plain), th.assumption_c(tokens_at(1, x, z, -x))
     assert one.holds == other.holds
-    assert other.slack == pytest.approx(one.slack, rel=1e-9)
+    assert other.margin == pytest.approx(one.margin, rel=1e-9)
     one, other = th.assumption_b2(plain), th.assumption_b2(scaled)
     assert one.holds == other.holds
     for name in ("deviation", "gap"):
@@ -136,7 +136,9 @@ def test_rate_constants_scale(x, z):
         close(getattr(other, name), getattr(one, name))
     close(other.Lambda, one.Lambda, -x - z)
     close(other.head_margin, one.head_margin, x)
-    assert th.assumption_1(tokens_at(3, x, z, -x)).slack == pytest.approx(th.assumption_1(tokens_at(3)).slack, rel=1e-8)
+    assert th.assumption_1(tokens_at(3, x, z, -x)).margin == pytest.approx(
+        th.assumption_1(tokens_at(3)).margin, rel=1e-8
+    )
 
 
 def test_faint_scores_have_ratios():

@@ -47,4 +47,5 @@ def max_margin(tokens, selected, norm):
     rows = [(lead[i, t] @ W) @ tokens.z[i] >= 1 for i in range(tokens.n) for t in range(tokens.T) if t != selected[i]]
     objective = cp.normNuc(W) if norm == "nuclear" else cp.sum_squares(W)
     cp.Problem(cp.Minimize(objective), rows).solve(solver=cp.CLARABEL)
+    assert W.value is not None
     return W.value

@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 import attnlab as al
 from attnlab.errors import InputError
+from attnlab.models.engine import choose_engine
 from attnlab.models.frame import frame_size, make_frame
-from attnlab.train.engine import choose_engine
 
 RULES = {
     "gd": al.gd(0.5),
@@ -23,7 +23,7 @@ RULES = {
 
 def both(tokens, rule, **options):
     direct, kernel = (al.descend(tokens, rule, engine=engine, **options) for engine in ("direct", "kernel"))
-    assert (direct.config["engine"], kernel.config["engine"]) == ("direct", "kernel")
+    assert (direct.config["model"]["engine"], kernel.config["model"]["engine"]) == ("direct", "kernel")
     return direct, kernel
 
 
@@ -135,13 +135,14 @@ def test_a_run_in_two_parts_is_the_same_run(tmp_path, rule):
 
 def test_which_engine_is_chosen():
     wide, narrow = al.data.orthogonal_signal(), al.data.sphere(n=6, T=8, d=10)
-    assert choose_engine("auto", wide, al.ngd(0.1), "W") == "kernel"
-    assert choose_engine("auto", narrow, al.ngd(0.1), "W") == "direct"
-    assert choose_engine("auto", wide, al.ngd(0.1), "KQ") == "direct"
-    assert choose_engine("auto", wide, al.adam(0.1), "W") == "direct"
-    assert choose_engine("auto", wide, al.ngd(0.1, guard="paper"), "W") == "direct"
+    assert choose_engine("auto", wide, True, "W") == "kernel"
+    assert choose_engine("auto", narrow, True, "W") == "direct"
+    assert choose_engine("auto", wide, True, "KQ") == "direct"
+    assert choose_engine("auto", wide, False, "W") == "direct"
+    assert not al.adam(0.1).isotropic
+    assert not al.ngd(0.1, guard="paper").isotropic
     one_token = al.Tokens(x=np.ones((2, 1, 30)), z=np.ones((2, 30)), y=[1, -1], v=np.ones(30))
-    assert choose_engine("kernel", one_token, al.gd(0.1), "W") == "direct"
+    assert choose_engine("kernel", one_token, True, "W") == "direct"
 
 
 @pytest.mark.parametrize("options", [{"rule": al.adam(0.1)}, {"parameterization": "KQ"}])

@@ -186,7 +186,7 @@ def test_record_times():
         ({"parameterization": "KQ", "init": "zeros"}, "stationary"),
         ({"rank": 2}, "`rank`"),
         ({"head": "deep"}, "`head` is 'deep'"),
-        ({"loss": "hinge"}, "`loss` is 'hinge'"),
+        ({"loss": "focal"}, "`loss` is 'focal'"),
         ({"init": np.full((2, 2), np.nan)}, "NaN"),
         ({"seed": -1}, "`seed` is -1"),
     ],

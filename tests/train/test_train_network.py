@@ -7,7 +7,7 @@ import pytest
 
 import attnlab as al
 from attnlab.models import Encoder, FullyConnected
-from attnlab.theory.encoder.ntk import encoder_kernel
+from attnlab.models.encoder_kernel import encoder_kernel
 from attnlab.theory.tangent import ntk
 
 
@@ -142,7 +142,7 @@ def test_test_loss_and_metrics_of_your_own(data):
     run = al.descend(data, al.gd(0.1), model=model, steps=6, record=[0, 6], test=other, metrics=kernel)
     assert run.metrics["test_loss"][-1] == pytest.approx(float(model.loss(other, run.weights)), rel=1e-11)
     for i, weights in enumerate((run.initial, run.weights)):
-        np.testing.assert_allclose(run.metrics["kernel"][i], ntk(data, weights, model), rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(run.metrics["kernel"][i], ntk(data, model, weights), rtol=1e-10, atol=1e-13)
 
 
 def test_a_step_that_is_too_large_is_told():

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import attnlab as al
+from attnlab.models.attention import Attention
 from attnlab.train import log_spaced
 from attnlab.train.blocks import BLOCK_BYTES, MAX_BLOCK, block_size, in_blocks
 from attnlab.train.schedule import record_steps
-from attnlab.train.start import initial_weights
 
 few = settings(deadline=None, max_examples=60, database=None, derandomize=True)
 
@@ -134,7 +134,7 @@ TOKENS = al.data.sphere(n=2, T=3, d=40, trials=3)
 
 
 def start(init, tokens=TOKENS, parameterization="W", *, rank=None, scale=1.0, seed=0, train_head=False):
-    return initial_weights(init, tokens, parameterization, rank=rank, scale=scale, seed=seed, train_head=train_head)
+    return Attention(parameterization, width=rank, train_head=train_head).start(tokens, init, scale, seed)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])

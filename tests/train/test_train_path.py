@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from attnlab import InputError, Tokens, misalignment, optimal_tokens, solve_margin
 from attnlab.models import Concave
 from attnlab.theory import default_eps
-from attnlab.theory.cones import barrier, score_sides
+from attnlab.theory.svm.cones import barrier, score_sides
 from attnlab.train.path import PathStatus, regularization_path
 
 SMALL = (0, 2, 3, 2)
@@ -41,6 +41,7 @@ def test_misalignment_is_that_of_the_reference_runs(instance, norm):
     assert (path.status == PathStatus.SPHERE).all()
     # Half a unit of the last printed digit, which is at most 1/26 of the number.
     np.testing.assert_allclose(path.misalignment[2:], REFERENCE[instance, norm], rtol=0.04)
+    assert path.misalignment is not None
     np.testing.assert_allclose(path.misalignment, misalignment(path.W, toward), rtol=1e-6)
 
 
@@ -148,6 +149,8 @@ def test_scaling_tokens_and_queries(a, b):
     W = margin(tokens)
     one, two = regularization_path(tokens, W), regularization_path(other, W / a / b)
     np.testing.assert_allclose(two.value, one.value, rtol=1e-9)
+    assert one.misalignment is not None
+    assert two.misalignment is not None
     np.testing.assert_allclose(two.misalignment, one.misalignment, rtol=1e-4)
 
 
@@ -160,6 +163,7 @@ def test_a_batch_gives_what_its_trials_give():
     for i, (tokens, toward) in enumerate(zip(trials, W, strict=True)):
         alone = regularization_path(tokens, toward, radii=(1, 10))
         np.testing.assert_allclose(batch.value[i], alone.value, rtol=1e-9)
+        assert alone.misalignment is not None
         np.testing.assert_allclose(batch.misalignment[i], alone.misalignment, rtol=1e-4, atol=1e-15)
         np.testing.assert_allclose(batch.radii[i], alone.radii)
         assert (batch.status[i] == alone.status).all()
@@ -226,6 +230,7 @@ def test_local_paths_tend_to_their_own_max_margin_matrix(selected):
     path = regularization_path(tokens, W, selected=selected, radii=radii)
     assert path.eps == pytest.approx(eps)
     assert (path.status == PathStatus.SPHERE).all()
+    assert path.misalignment is not None
     np.testing.assert_allclose(path.misalignment, LOCAL[selected], rtol=0.04)
     for point, slack in zip(path.W, path.slack, strict=True):
         assert barrier(tokens, selected, point) - eps == pytest.approx(slack)
@@ -245,6 +250,7 @@ def test_a_local_nuclear_path():
     path = regularization_path(tokens, W, norm="nuclear", selected=selected, radii=radii)
     assert path.eps == pytest.approx(eps)
     assert path.solved.all()
+    assert path.misalignment is not None
     assert (np.diff(path.misalignment) < 0).all()
     assert path.misalignment[-1] < 1e-3
     np.testing.assert_allclose(np.linalg.norm(path.W, ord="nuc", axis=(-2, -1)), path.radii, rtol=1e-6)
@@ -257,6 +263,7 @@ def test_the_cone_of_the_best_tokens_is_everything():
     path = regularization_path(tokens, W, selected=optimal_tokens(tokens), radii=(10, 100))
     free = regularization_path(tokens, W, radii=(10, 100))
     np.testing.assert_allclose(path.value, free.value, rtol=1e-9)
+    assert path.slack is not None
     assert np.isinf(path.slack).all()
 
 

@@ -18,6 +18,7 @@ POWERS = [(-400, -400), (-400, 390), (17, 3), (400, -250), (400, 400), (0, 400),
 
 
 def scaled(k, j, tokens=TOKENS):
+    assert tokens.v is not None
     return al.Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y, v=np.ldexp(tokens.v, -k))
 
 
@@ -116,12 +117,11 @@ def test_a_sequence_of_another_scale_takes_over_once_the_first_has_saturated():
 
 
 def test_ordinary_data_are_worked_on_as_they_are():
-    from attnlab.models.attention import AttentionModel
-    from attnlab.models.extremes import ExtremeAttention, prepared
+    from attnlab.models.extremes import ExtremeLayer
+    from attnlab.models.layer import Layer
 
-    model = AttentionModel.of("W", al.models.LOSSES["logistic"], al.models.Linear())
-    assert prepared(model, TOKENS, al.models.Linear())[0] is model
-    assert isinstance(prepared(model, scaled(-180, 0), al.models.Linear())[0], ExtremeAttention)
+    assert type(al.models.Attention().at(TOKENS, START).objective) is Layer
+    assert type(al.models.Attention().at(scaled(-180, 0), START).objective) is ExtremeLayer
 
 
 def test_a_matrix_near_the_end_of_floats_is_refused():

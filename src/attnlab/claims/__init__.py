@@ -7,7 +7,8 @@
 | `Claim`, `Outcome`, `Verdict`, `Checked` | a statement; what was measured; the conclusion; both together |
 | `outcome`, `within` | an outcome from tallies of its parts; from one number and a tolerance |
 | `Bound`, `Identity`, `Limit`, `Count`, `Share`, `Mean` | tallies, each with how much it could have noticed |
-| `Slip`, `Kind` | what is printed and not right, or not clear, and how much it weighs |
+| `erratum`, `Slip`, `Kind` | what is printed and not right, or not clear, and how much it weighs |
+| `claims_page` | outcomes as a page of Markdown |
 | `Scale` | smoke, quick or paper |
 """
 
@@ -22,9 +23,11 @@ from attnlab.claims.claim import (
     Claim as Claim,
     LeftOut as LeftOut,
     Outcome as Outcome,
+    erratum as erratum,
     outcome as outcome,
     within as within,
 )
+from attnlab.claims.page import claims_page as claims_page
 from attnlab.claims.parts import (
     Bound as Bound,
     Count as Count,

@@ -13,106 +13,12 @@ from attnlab.claims.claim import Claim, LeftOut, Outcome
 from attnlab.claims.given import id_list
 from attnlab.claims.names import named
 from attnlab.claims.scale import Scale
+from attnlab.papers import TITLES, parts
 from attnlab.store import Store
 from attnlab.store.pool import checked_jobs, in_processes
 from attnlab.store.reach import reach
 
 Tell = Callable[[int, int, str], None]
-
-# Modules by paper, loaded when asked for; each has a list CLAIMS.
-PAPERS: dict[str, tuple[str, ...]] = {
-    "svm": tuple(
-        f"attnlab.claims.svm.{name}"
-        for name in (
-            "feasibility",
-            "landscape",
-            "smoothness",
-            "limits",
-            "other_norms",
-            "narrow_factors",
-            "global_convergence",
-            "lemma_10",
-            "first_step",
-            "local_convergence",
-            "local_steps",
-            "local_paths",
-            "shielding",
-            "selection",
-            "conjecture",
-            "composition",
-            "errata_formulas",
-            "errata_convergence",
-            "text_slips",
-        )
-    ),
-    "rates": tuple(
-        f"attnlab.claims.rates.{name}"
-        for name in (
-            "lemmas",
-            "example",
-            "direction",
-            "theorem_5",
-            "saturation",
-            "theorem_6",
-            "polyak",
-            "two_tokens",
-            "step_rules",
-            "starts",
-            "joint_data",
-            "joint_dynamics",
-            "joint_limits",
-            "joint_smoothness",
-            "errata_constants",
-            "joint_errata",
-            "joint_proofs",
-            "joint_quarter",
-        )
-    ),
-    "multihead": tuple(
-        f"attnlab.claims.multihead.{name}"
-        for name in (
-            "gradients",
-            "curvature",
-            "curvature_errata",
-            "theorem_1",
-            "dynamics",
-            "tangent",
-            "realizable",
-            "generalization",
-            "expansion",
-            "first_phase",
-            "good_start",
-            "phase_one_lemmas",
-            "two_phases",
-            "mixture_margins",
-            "section_5_3",
-            "saturation",
-        )
-    ),
-    "encoder": tuple(
-        f"attnlab.claims.encoder.{name}"
-        for name in (
-            "probability",
-            "lipschitz",
-            "gradients_bounds",
-            "proposition_1",
-            "eigenvalues",
-            "lemma_15",
-            "conditions",
-            "theorem_2",
-            "data_and_labels",
-            "kernel_limits",
-            "degenerate",
-            "linear_width",
-            "hessian",
-            "training",
-            "comparisons",
-            "errata_proofs",
-            "kernel_errata",
-            "training_errata",
-        )
-    ),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +48,8 @@ class Checked:
 
 def claims(paper: str | None = None) -> list[Claim]:
     """All claims, or those of one paper, in the order of the paper."""
-    modules = [name for key in _papers(paper) for name in PAPERS[key]]
-    return [claim for name in modules for claim in import_module(name).CLAIMS]
+    modules = [module for key in _papers(paper) for module in parts("claims", key)]
+    return [claim for module in modules for claim in module.CLAIMS]
 
 
 def left_out(paper: str | None = None) -> list[LeftOut]:
@@ -154,15 +60,15 @@ def left_out(paper: str | None = None) -> list[LeftOut]:
 
 def _papers(paper: str | None) -> list[str]:
     if paper is not None:
-        one_of("paper", paper, tuple(PAPERS))
-    return [key for key in PAPERS if paper in (None, key)]
+        one_of("paper", paper, tuple(TITLES))
+    return [key for key in TITLES if paper in (None, key)]
 
 
 def find(ids: str | Iterable[str]) -> list[Claim]:
     """The claims of these ids, or of this one, in the order given."""
     wanted = id_list(ids, "claim")
     # Only the papers that are asked for are loaded, unless a name is wrong.
-    known = {claim.id: claim for paper in PAPERS if _asked(paper, wanted) for claim in claims(paper)}
+    known = {claim.id: claim for paper in TITLES if _asked(paper, wanted) for claim in claims(paper)}
     if any(name not in known for name in wanted):
         known = {claim.id: claim for claim in claims()}
     return named(known, wanted, "claim", left={statement.id: statement.why for statement in left_out()})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-from attnlab.claims.symbols import SYMBOLS, TITLES
+from attnlab.papers import TITLES
 
 # Rows of a table of numbers; what is beyond stands in claims.json.
 ROWS = 6
@@ -41,7 +42,7 @@ def claims_page(facts: list[dict[str, Any]], version: str, left: Sequence[Mappin
         "it is empty where a statement promises no number."
     )
     sections = [f"# {title}", introduction, counts(facts)]
-    sections += [legend(paper) for paper in papers if paper in SYMBOLS]
+    sections += [legend(paper) for paper in papers if paper in TITLES]
     sections += ["## Verdicts", overview(facts)]
     if left:
         sections += ["## Left out", left_out_table(left)]
@@ -65,7 +66,8 @@ def counts(facts: Sequence[Mapping[str, Any]]) -> str:
 
 def legend(paper: str) -> str:
     """The letters of a paper."""
-    return "## Symbols\n\n" + table(("in the paper", "here", "meaning"), SYMBOLS[paper])
+    symbols = import_module(f"attnlab.claims.{paper}.contents").SYMBOLS
+    return "## Symbols\n\n" + table(("in the paper", "here", "meaning"), symbols)
 
 
 def overview(facts: Sequence[Mapping[str, Any]]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from attnlab import __version__
 from attnlab.cli.show import compile_cache, one_blas_thread, print_json, print_rows, print_text, progress, say
+from attnlab.papers import TITLES
 
 if TYPE_CHECKING:
     from attnlab.claims import Claim
@@ -21,8 +22,7 @@ class Claims:
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
     """Which, as svm-T2 rates-K8, or my_claims.py:name for a claim of your own (default: all of the papers)."""
-    paper: str | None = None
-    """All claims of one paper: svm, rates, multihead or encoder."""
+    paper: Annotated[str | None, tyro.conf.arg(help=f"All claims of one paper: {', '.join(TITLES)}.")] = None
     list: bool = False
     """Only say what there is, and what is left out and why."""
     explain: bool = False
@@ -132,8 +132,8 @@ def claims_of_file(name: str) -> list[Claim]:
     several = [*value] if isinstance(value, list | tuple) else [value]
     if not several or not all(isinstance(one, Claim) for one in several):
         known = ", ".join(every) or "none"
-        found = "nothing of that name" if attribute not in values else f"{type(value).__name__}"
-        raise InputError(message(f"{path} has {found} as {attribute!r}; wanted a Claim.", f"its claims: {known}"))
+        there = "nothing of that name" if attribute not in values else f"{type(value).__name__}"
+        raise InputError(message(f"{path} has {there} as {attribute!r}; wanted a Claim.", f"its claims: {known}"))
     return several
 
 
@@ -178,10 +178,10 @@ def _row(fact: dict[str, Any]) -> dict[str, Any]:
     """What it says and, below, what was found and how much of a fault would have been noticed."""
     from rich.text import Text
 
-    found = fact["line"].removeprefix(fact["verdict"]).removeprefix("; ")
+    line = fact["line"].removeprefix(fact["verdict"]).removeprefix("; ")
     return {
         "id": fact["id"],
         "verdict": _with_kind(fact["verdict"], fact) + ("" if fact["as_expected"] else " (!)"),
-        "statement, and what was found": Text.assemble(f"{fact['title']}\n", (found or "-", "dim")),
+        "statement, and what was found": Text.assemble(f"{fact['title']}\n", (line or "-", "dim")),
         "cases": fact["instances"],
     }

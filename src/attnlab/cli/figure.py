@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from attnlab.cli.show import compile_cache, one_blas_thread, print_json, print_rows, progress, say
+from attnlab.papers import TITLES
 
 if TYPE_CHECKING:
     from attnlab.figures.figure import Made
@@ -23,8 +24,7 @@ class Figures:
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
     """Which, as svm-5 rates-2 (default: all that can be made)."""
-    paper: str | None = None
-    """All figures of one paper: svm, rates, multihead or encoder."""
+    paper: Annotated[str | None, tyro.conf.arg(help=f"All figures of one paper: {', '.join(TITLES)}.")] = None
     list: bool = False
     """Only say what there is."""
     scale: Literal["smoke", "quick", "paper"] = "quick"

@@ -56,8 +56,8 @@ class Solve:
         if work.solution is not None:
             out = write_npz(work.out, work.arrays(), work.facts())
         if not in_time:
-            found = "W was found; the rest was not" if out else "no W was found"
-            say(f"time is up: {found} in {self.time_limit:g} seconds")
+            what = "W was found; the rest was not" if out else "no W was found"
+            say(f"time is up: {what} in {self.time_limit:g} seconds")
         if self.json:
             print_json(work.facts() | {"queries": work.per_query(), "out": None if out is None else str(out)})
         elif work.tokens is not None:
@@ -131,15 +131,15 @@ class _Work:
     def arrays(self) -> dict[str, Any]:
         """W and its certificate."""
         solution = self.solution
-        found = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values}
+        arrays = {"W": solution.W, "multipliers": solution.multipliers, "values": solution.values}
         if solution.multiplier_exponent:
-            found["multiplier_exponent"] = solution.multiplier_exponent
-        found["selected"] = self.chosen
+            arrays["multiplier_exponent"] = solution.multiplier_exponent
+        arrays["selected"] = self.chosen
         if self.kept is not None:
-            found["kept"] = self.kept
+            arrays["kept"] = self.kept
         if solution.farkas is not None:
-            found["farkas"] = solution.farkas
-        return found
+            arrays["farkas"] = solution.farkas
+        return arrays
 
     def per_query(self) -> list[dict[str, Any]]:
         """For every query: which tokens hold the direction in place."""

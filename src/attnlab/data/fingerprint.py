@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import tokenize
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import CodeType
@@ -132,7 +133,7 @@ def _code(function: Any, code: CodeType) -> str:
     """A hash of the source; of the bytecode for lambdas, several of which may share a line."""
     text = None
     if function.__name__ != "<lambda>":
-        with contextlib.suppress(OSError, TypeError):
+        with contextlib.suppress(OSError, TypeError, SyntaxError, tokenize.TokenError):
             text = inspect.getsource(function)
     return hashlib.blake2b((text or _bytecode(code)).encode(), digest_size=8).hexdigest()
 

@@ -159,8 +159,13 @@ def planted(
             x[short] = rng.standard_normal((short.size, T, d))
             outputs[short] = head_output(x[short], U, W)
             attempts[short] += 1
-        facts = {"teacher_U": U, "teacher_W": W, "outputs": outputs, "attempts": attempts,
-                 "acceptance": float(n / attempts.sum())}  # fmt: skip
+        facts = {
+            "teacher_U": U,
+            "teacher_W": W,
+            "outputs": outputs,
+            "attempts": attempts,
+            "acceptance": float(n / attempts.sum()),
+        }
         return Tokens.self_attention(x, np.sign(outputs), info=facts)
 
     return _with_facts(_batch("planted", draw, seed, trials), {"margin": float(margin)})
@@ -168,10 +173,10 @@ def planted(
 
 def head_output(x: Array, U: Array, W: Array) -> Array:
     """`<U, softmax(x W x^T) x>` of one head for x (..., T, d): shape (...)."""
-    logits = x @ W @ np.swapaxes(x, -1, -2)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.sum(weights * (U @ np.swapaxes(x, -1, -2)), axis=(-2, -1))
+    from scipy.special import softmax
+
+    attention = softmax(x @ W @ np.swapaxes(x, -1, -2), axis=-1)
+    return np.sum(attention * (U @ np.swapaxes(x, -1, -2)), axis=(-2, -1))
 
 
 def _noise(rng: np.random.Generator, kind: str, sigma: float, reach: Array, shape: tuple[int, ...]) -> Array:

@@ -7,7 +7,6 @@ import io
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from attnlab.data.files import write_npz
 from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
 from attnlab.figures.style import save_figure, styled
+from attnlab.papers import TITLES, parts
 from attnlab.store import Store
 from attnlab.store.reach import reach
 
@@ -31,18 +31,6 @@ Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
 Tell = Callable[[int, int, str], None]
 
-# Modules by paper, loaded when asked for; each has a list FIGURES.
-PAPERS: dict[str, tuple[str, ...]] = {
-    "svm": tuple(
-        f"attnlab.figures.svm.{name}"
-        for name in ("plane", "selection", "rank", "alignment", "nonlinear", "mixtures", "lemma6")
-    ),
-    "rates": tuple(f"attnlab.figures.rates.{name}" for name in ("signal", "joint", "start", "digits", "planned")),
-    "multihead": tuple(f"attnlab.figures.multihead.{name}" for name in ("mixture", "planted", "planned")),
-    "encoder": tuple(
-        f"attnlab.figures.encoder.{name}" for name in ("widths", "vectors", "starts", "scaling", "planned")
-    ),
-}
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000
 
@@ -239,10 +227,10 @@ class Made:
 def figures(paper: str | None = None) -> list[Figure]:
     """All figures, or those of one paper, in order."""
     if paper is not None:
-        one_of("paper", paper, tuple(PAPERS))
-    modules = [name for key, names in PAPERS.items() if paper in (None, key) for name in names]
-    found = [figure for name in modules for figure in import_module(name).FIGURES]
-    return sorted(found, key=lambda figure: (figure.paper, int(figure.id.split("-")[1])))
+        one_of("paper", paper, tuple(TITLES))
+    modules = [module for key in TITLES if paper in (None, key) for module in parts("figures", key)]
+    every = [figure for module in modules for figure in module.FIGURES]
+    return sorted(every, key=lambda figure: (figure.paper, int(figure.id.split("-")[1])))
 
 
 def find(ids: str | Iterable[str]) -> list[Figure]:
@@ -331,7 +319,7 @@ def _write_csv(path: Path, arrays: Arrays) -> None:
 
 def _note(made: Made) -> str:
     """A page about the figure."""
-    source = "The paper says." if made.figure.paper in PAPERS else "What is expected."
+    source = "The paper says." if made.figure.paper in TITLES else "What is expected."
     finding, figure = made.finding, made.figure
     settings = {name: value for name, value in made.facts.items() if name != "seconds"}
     blocks = [

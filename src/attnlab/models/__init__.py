@@ -1,30 +1,22 @@
-"""The attention layer: softmax that survives saturation, heads, losses, and gradients that never underflow.
+"""Models: what can be trained, and the parts they are made of.
 
 | name | what |
 |---|---|
-| `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
-| `Linear`, `ReluSum`, `Mlp`, `Concave`, `FunctionHead` | prediction heads; `as_head` accepts names and functions |
-| `LOSSES`, `Loss`, `as_loss` | logistic, exponential, correlation, or your own function |
-| `AttentionModel`, `Problem` | one layer with weights W or (K, Q); its loss, excess loss and scaled gradient |
-| `loss`, `excess_loss`, `gradient` | the same for NumPy users, on `Tokens` |
-| `MultiHead` | many heads with a decoder each: output, loss, gradient, Hessian products |
+| `Model`, `weights`, `Example` | write your own: two methods, and what they see |
+| `Attention` | one layer with weights W or (K, Q), and a head |
+| `MultiHead` | many heads with a decoder each |
 | `Encoder`, `FullyConnected` | a shallow Transformer encoder, and networks without attention, on squared errors |
+| `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
+| `Linear`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` accepts names and functions |
+| `LOSSES`, `Loss`, `as_loss` | losses by name, or your own function of a margin |
+| `loss`, `excess_loss`, `gradient`, `attention` | one layer by its weights alone |
+
+Every model has `outputs`, `attention`, `loss`, `gradient`, `features`, `hessian` and `initial` for NumPy users.
 """
 
-from attnlab.models.attention import (
-    AttentionModel as AttentionModel,
-    Evaluation as Evaluation,
-    Problem as Problem,
-    ScaledGradient as ScaledGradient,
-)
+from attnlab.models.attention import Attention as Attention
 from attnlab.models.dense import FullyConnected as FullyConnected
 from attnlab.models.encoder import Encoder as Encoder
-from attnlab.models.evaluate import (
-    attention as attention,
-    excess_loss as excess_loss,
-    gradient as gradient,
-    loss as loss,
-)
 from attnlab.models.heads import (
     Concave as Concave,
     FunctionHead as FunctionHead,
@@ -32,10 +24,26 @@ from attnlab.models.heads import (
     Linear as Linear,
     Mlp as Mlp,
     ReluSum as ReluSum,
+    RoundedMlp as RoundedMlp,
     as_head as as_head,
 )
-from attnlab.models.losses import LOSSES as LOSSES, Loss as Loss, as_loss as as_loss
+from attnlab.models.losses import LOSSES as LOSSES, Loss as Loss, MarginLoss as MarginLoss, as_loss as as_loss
+from attnlab.models.model import (
+    HeadTokens as HeadTokens,
+    Model as Model,
+    View as View,
+    Weight as Weight,
+    weights as weights,
+)
 from attnlab.models.multihead import MultiHead as MultiHead
 from attnlab.models.network import Network as Network
+from attnlab.models.of_layer import (
+    attention as attention,
+    excess_loss as excess_loss,
+    gradient as gradient,
+    loss as loss,
+)
 from attnlab.models.precision import in_float64 as in_float64
+from attnlab.models.problem import Example as Example, Forward as Forward, Held as Held, Problem as Problem
+from attnlab.models.scaled import ScaledGradient as ScaledGradient
 from attnlab.models.softmax import softmax as softmax

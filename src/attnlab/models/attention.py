@@ -1,285 +1,405 @@
-"""One attention layer as an optimization problem.
-
-For sequence i and query k: logits `a = x_i W z_ik`, weights `s = softmax(a)` over visible tokens, output
-`o = x_i^T s`, margin `u = y_ik h(o)`; the objective is `(1/n) sum_i sum_k loss(u_ik)`. W is either the parameter
-itself or the product K Q^T.
-
-The gradient comes as a mantissa and a logarithm of scale per parameter. It is assembled from three pieces: the
-pull-back through the head (autodiff, of order one), the pull-back through the softmax together with the slope of
-the loss (in the log domain, see `softmax.pull_back`), and the pull-back through the logits (autodiff, linear).
-"""
+"""`Attention`: one layer with one head, `softmax(x W z)`, the model of *Transformers as Support Vector Machines*."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
-from attnlab.checks import flag, one_of
-from attnlab.data.selection import optimal_tokens, scores
+from attnlab.checks import enough_memory, finite_array, flag, instance, number, one_of, shown, whole, whole_array
+from attnlab.data.directions import unit
+from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.frame import Frame
-from attnlab.models.heads import Head, Linear
-from attnlab.models.losses import Loss
-from attnlab.models.powers import Powers
-from attnlab.models.softmax import NOISE, Weights, pull_back, weights
+from attnlab.models.engine import Engine, choose_engine, into_frame
+from attnlab.models.extremes import logits_overflow, prepared
+from attnlab.models.functions import check_functions
+from attnlab.models.heads import Head, HeadLike, Linear, as_head
+from attnlab.models.layer import Layer, LayerProblem
+from attnlab.models.losses import Loss, LossLike
+from attnlab.models.model import (
+    COPIES,
+    Data,
+    HeadTokens,
+    Init,
+    Model,
+    Shapes,
+    Targets,
+    Weight,
+    Weights,
+    stacked,
+    unit_rows,
+)
+from attnlab.models.powers import of_one_power
+from attnlab.models.precision import in_float64
+from attnlab.models.problem import Example, Prepared
+from attnlab.models.scaled import GivenWeights, Params, Tree
+from attnlab.models.softmax import softmax
 
-Params = dict[str, Any]  # {"W"} or {"K", "Q"}, and {"u"} when the head is trained
-
-# Above this log of the off-token weight a difference of two head values is accurate to 1e-11; below it so is the
-# midpoint rule.
-SMALL = -12.0
-
-
-class ScaledGradient(NamedTuple):
-    """A gradient `mantissa * e^log_scale`, per parameter; a nonzero mantissa has largest entry 1, to rounding."""
-
-    mantissa: Params
-    log_scale: Params
-
-    def value(self) -> Params:
-        """The gradient itself, which may underflow."""
-        return {name: m * jnp.exp(self.log_scale[name]) for name, m in self.mantissa.items()}
-
-
-class Problem(NamedTuple):
-    """The arrays of one trial (or a batch of trials), ready for JAX. There is always a query axis."""
-
-    x: Any  # (n, T, d) tokens, less what the tokens of a sequence have in common
-    common: Any  # (n, d) that common part: softmax does not see it, the head does
-    z: Any  # (n, K, d)
-    y: Any  # (n, K)
-    visible: Any  # (n, K, T), or None when all are
-    head: dict[str, Any]
-    reference: Any  # (n, K) token against which the excess loss is measured
-    reference_score: Any  # (n, K)
-    frame: Frame | None = None  # if W is given by its coordinates in this frame
-    powers: Powers | None = None  # if powers of two were taken out of the arrays; see `attnlab.models.extremes`
+STARTS = ("uniform", "gaussian", "zeros")
 
 
-class Evaluation(NamedTuple):
-    """Everything the model computes at one point, per query."""
+class Attention(Model[Tokens]):
+    """`h(x^T softmax(x W z))`, with W itself trained, or W = K Q^T.
 
-    logits: Array  # (n, K, T), -inf where masked
-    weights: Weights
-    margins: Array  # (n, K)
+    Args:
+        parameterization: "W" or "KQ".
+        head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models`, or a function of one output.
+        width: m, columns of K and Q (default d).
+        train_head: also train the linear head, from zero, as weight u.
+        engine: "direct" holds W as a matrix; "kernel" holds its coordinates in the span of the rows x z^T, in which it
+            moves, so that a step costs the same whatever d is. Both take the same steps, to rounding; "auto" chooses
+            the cheaper by the shapes.
 
+    >>> import attnlab as al
+    >>> tokens = al.data.two_tokens()
+    >>> Attention().attention(tokens, {"W": [[3.0, 0.0], [0.0, 0.0]]}).round(3).tolist()
+    [[0.953, 0.047]]
+    """
 
-@dataclass(frozen=True)
-class AttentionModel:
-    """What is trained: the parameterization, loss and head. Hashable; equal models share compiled programs."""
+    aligns: ClassVar[bool] = True
+    parameterization: Literal["W", "KQ"] = "W"
+    head: HeadLike = "linear"
+    width: int | None = None
+    train_head: bool = False
+    engine: Engine = "auto"
 
-    parameterization: Literal["W", "KQ"]
-    loss: Loss
-    head: Callable[[dict[str, Any], Any], Any]
-    linear: bool
-    quadratic: bool
-    train_head: bool
+    def __post_init__(self) -> None:
+        one_of("parameterization", self.parameterization, ("W", "KQ"))
+        one_of("engine", self.engine, ("auto", "direct", "kernel"))
+        object.__setattr__(self, "head", as_head(self.head))
+        flag("train_head", self.train_head)
+        if self.train_head and not self.is_linear:
+            raise InputError(message(f"`train_head` needs the linear head; this head is {self.the_head.name!r}."))
+        if self.width is not None:
+            object.__setattr__(self, "width", whole("rank", self.width))
+            if self.parameterization == "W":
+                raise InputError(
+                    message("`rank` bounds the width of K and Q; there is none with parameterization='W'.")
+                )
+
+    @property
+    def the_head(self) -> Head:
+        """The head as an object."""
+        return as_head(self.head)
+
+    @property
+    def is_linear(self) -> bool:
+        """Is the head v . o?"""
+        return isinstance(self.head, Linear)
+
+    @property
+    def floor_is_known(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Other heads than the linear one may prefer mixtures of tokens to any one token."""
+        return self.is_linear
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the attention weights."""
+        return ("W",) if self.parameterization == "W" else ("K", "Q")
 
     @classmethod
-    def of(cls, parameterization: str, loss: Loss, head: Head, train_head: bool = False) -> AttentionModel:
-        """A model from its parts, checked."""
-        one_of("parameterization", parameterization, ("W", "KQ"))
-        flag("train_head", train_head)
-        linear = isinstance(head, Linear)
-        if train_head and not linear:
-            raise InputError(message(f"`train_head` needs the linear head; this head is {head.name!r}."))
-        return cls(parameterization, loss, head.apply, linear, head.quadratic, train_head)  # type: ignore[arg-type]
+    def of_weights(cls, weights: GivenWeights, head: HeadLike = "linear") -> Attention:
+        """The layer that weights belong to: an array is W; a dict may hold K and Q, and the head vector u."""
+        named = weights if isinstance(weights, Mapping) else {"W": weights}
+        return cls("KQ" if "K" in named else "W", head, train_head="u" in named)
 
-    def logits(self, params: Params, problem: Problem) -> Array:
-        """x_i W z_ik for visible tokens, -inf for the others; (n, K, T)."""
-        if problem.frame is not None:
-            logits = problem.frame.logits(params["W"])
-        else:
-            if self.parameterization == "W":
-                keys = jnp.einsum("nke,de->nkd", problem.z, params["W"])
-            else:
-                keys = jnp.einsum("nke,em,dm->nkd", problem.z, params["Q"], params["K"])
-            logits = jnp.einsum("ntd,nkd->nkt", problem.x, keys)
-        return logits if problem.visible is None else jnp.where(problem.visible, logits, -jnp.inf)
+    # Data and weights, with NumPy.
 
-    def outputs(self, problem: Problem, probs: Array) -> Array:
-        """Attention outputs o = x^T s; (n, K, d)."""
-        return problem.common[:, None, :] + jnp.einsum("nkt,ntd->nkd", probs, problem.x)
+    def accepts(self, data: object, name: str = "tokens") -> Tokens:
+        """Tokens."""
+        return instance(name, data, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
 
-    def margins(self, params: Params, problem: Problem, probs: Array) -> Array:
-        """y h(o); (n, K)."""
-        if self.linear:
-            v = self._head_vector(params, problem)
-            shared = jnp.einsum("nd,d->n", problem.common, v)
-            return problem.y * (shared[:, None] + jnp.einsum("nkt,nt->nk", probs, problem.x @ v))
-        apply = jax.vmap(jax.vmap(self.head, (None, 0)), (None, 0))
-        return problem.y * apply(problem.head, self.outputs(problem, probs))
+    def check_trainable(self, data: Tokens) -> None:
+        """Data may be of any scale."""
 
-    def _through_head(self, params: Params, problem: Problem, probs: Array) -> tuple[Array, Array, Array]:
-        """Margins (n, K), their derivative in the attention weights (n, K, T), and its rounding error (n, K)."""
-        if self.linear:
-            v = self._head_vector(params, problem)
-            cotangent = problem.y[..., None] * (problem.x @ v)[:, None, :]
-            terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(v), axis=-1)[:, None]
-            return self.margins(params, problem, probs), cotangent, NOISE * jnp.broadcast_to(terms, problem.y.shape)
-        both = jax.vmap(jax.vmap(jax.value_and_grad(self.head, argnums=1), (None, 0)), (None, 0))
-        value, slope = both(problem.head, self.outputs(problem, probs))
-        cotangent = problem.y[..., None] * jnp.einsum("nkd,ntd->nkt", slope, problem.x)
-        terms = jnp.einsum("nkd,nd->nk", jnp.abs(slope), jnp.max(jnp.abs(problem.x), axis=1))
-        return problem.y * value, cotangent, NOISE * terms
+    def shapes(self, data: Tokens) -> dict[str, Weight]:
+        """W, or K and Q, and u."""
+        columns = data.d if self.width is None else self.width
+        shapes = {name: Weight((data.d, columns), "uniform") for name in self.names}
+        return shapes | ({"u": Weight((data.d,), "zeros")} if self.train_head else {})
 
-    def evaluate(self, params: Params, problem: Problem) -> Evaluation:
-        """Logits, attention weights and margins."""
-        logits = self.logits(params, problem)
-        w = weights(logits)
-        return Evaluation(logits, w, self.margins(params, problem, w.probs))
+    def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
+        """ "uniform" (None; entries in +-scale/sqrt(d)), "gaussian" (deviation scale), "zeros", an array, or a dict."""
+        scale, seed = number("init_scale", scale, least=0), whole("seed", seed, 0)
+        law = "uniform" if init is None else init
+        if not isinstance(law, str):
+            return self._given(law, data)
+        if law not in STARTS:
+            raise InputError(
+                message(f"`init` is {shown(init)}; wanted 'uniform', 'gaussian', 'zeros', an array, or a dict.")
+            )
+        if law == "zeros" and self.parameterization == "KQ":
+            raise InputError(
+                message(
+                    "`init='zeros'` with (K, Q): zero is a stationary point, training would never move.",
+                    "init={'K': 0.1 * np.random.default_rng(0).standard_normal((d, d)), 'Q': np.zeros((d, d))}",
+                )
+            )
+        shape = self.shapes(data)[self.names[0]].shape
+        size = COPIES * float(len(self.names) * np.prod(shape, dtype=np.float64)) * (data.trials or 1)
+        enough_memory(size, f"Weights of {' and '.join(self.names)} and their gradients")
 
-    def gradient(self, params: Params, problem: Problem) -> tuple[ScaledGradient, Evaluation]:
-        """The gradient of the objective in every parameter, and the evaluation it came from."""
-        attention = {name: p for name, p in params.items() if name != "u"}
-        logits, to_params = jax.vjp(lambda p: self.logits(p, problem), attention)
-        w = weights(logits)
-        margins, cotangent, rounding = self._through_head(params, problem, w.probs)
-        # The objective averages over sequences.
-        log_slope = self.loss.log_slope(margins) - jnp.log(float(problem.y.shape[0]))
-        sign = self.loss.slope_sign(margins)
-        to_logits, scale = pull_back(w, cotangent, rounding, log_slope, sign, problem.visible)
-        (mantissa,) = to_params(to_logits)
-        log_scale = dict.fromkeys(mantissa, scale)
-        if self.train_head:
-            scale = finite_scale(jnp.max(log_slope))
-            slope = sign * jnp.exp(log_slope - scale)
-            mantissa["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, self.outputs(problem, w.probs))
-            log_scale["u"] = scale
-        return normalized({name: mantissa[name] for name in params}, log_scale), Evaluation(logits, w, margins)
+        def draw(rng: np.random.Generator) -> Weights:
+            weights = {}
+            for name in self.names:
+                if law == "zeros":
+                    weights[name] = np.zeros(shape)
+                elif law == "gaussian":
+                    weights[name] = scale * rng.standard_normal(shape)
+                else:
+                    weights[name] = scale * rng.uniform(-1.0, 1.0, shape) / np.sqrt(data.d)
+            return weights | ({"u": np.zeros(data.d)} if self.train_head else {})
 
-    def objective(self, evaluation: Evaluation) -> Array:
-        """Mean over sequences of the summed loss of their queries."""
-        return jnp.sum(self.loss.value(evaluation.margins)) / evaluation.margins.shape[0]
+        with np.errstate(over="ignore"):
+            weights = stacked(each_trial(draw, seed, data.trials, START_STREAM), data)
+        if not all(np.isfinite(weight).all() for weight in weights.values()):
+            raise InputError(message(f"`init_scale` is {scale:g}; random weights of that size overflow."))
+        return weights
 
-    def log_objective(self, evaluation: Evaluation) -> Array:
-        """Its logarithm, also where the objective underflows; NaN for losses that can be negative."""
-        logs = self.loss.log_value(evaluation.margins)
-        return jax.nn.logsumexp(logs) - jnp.log(float(logs.shape[0]))
+    def _given(self, init: GivenWeights, data: Tokens) -> Weights:
+        weights = check_weights(init, data, "init")
+        if set(weights) - {"u"} != set(self.names):
+            names = ", ".join(self.names)
+            raise InputError(message(f"`init` gives {sorted(weights)}; this parameterization trains {names}."))
+        if "u" in weights and not self.train_head:
+            raise InputError(message("`init` gives `u`, but the head is not trained.", "train_head=True"))
+        if self.width is not None and weights["K"].shape[-1] != self.width:
+            raise InputError(message(f"`init` has width {weights['K'].shape[-1]}, but `rank` is {self.width}."))
+        if "K" in weights and not (weights["K"].any() or weights["Q"].any()):
+            raise InputError(message("`init` has K = Q = 0, a stationary point: training would never move."))
+        if self.train_head and "u" not in weights:
+            weights["u"] = np.zeros(weights[self.names[0]].shape[:-1])
+        return weights
 
-    def excess(self, problem: Problem, evaluation: Evaluation) -> tuple[Array, Array]:
-        """Sign and log magnitude of the objective less its value with every query fixed on its reference token.
+    def check(self, data: Tokens, weights: GivenWeights, name: str = "weights") -> Weights:
+        """Weights as float64, with the trial axis of the data if they have one; an array is W."""
+        return check_weights(weights, data, name)
 
-        With drop `delta = y h(x_ref) - y h(o)`, found from the weights of the other tokens and never by
-        subtracting two nearly equal losses.
-        """
-        n = evaluation.logits.shape[0]
-        # Twins of the reference cost nothing and would hide, by their weight, the tokens that do.
-        log_off = jnp.where(self._differs(problem), evaluation.weights.log_probs, -jnp.inf)
-        peak = finite_scale(jnp.max(log_off, axis=-1))
-        off = jnp.exp(log_off - peak[..., None])
-        drop = self._drop(problem, evaluation, off, peak)  # in units of e^peak
-        log_drop = self._log_of_drop(problem, drop, peak)
-        sign, logs = self.loss.excess(problem.reference_score, log_drop, jnp.sign(drop))
-        logs = jnp.where(drop == 0, -jnp.inf, logs)
-        top = finite_scale(jnp.max(logs))
-        total = jnp.sum(sign * jnp.exp(logs - top))
-        return jnp.sign(total), top + jnp.log(jnp.abs(total)) - jnp.log(float(n))
+    def prepare(
+        self,
+        data: Tokens,
+        loss: Loss,
+        start: Weights,
+        *,
+        held: bool = True,
+        isotropic: bool = False,
+        matrices: bool = False,
+    ) -> Prepared:
+        """The layer on its data; of extreme scale too, and W by its coordinates where that is cheaper."""
+        margin_loss = loss.of_margins(data.n)
+        head = self.the_head
+        check_functions(data, margin_loss, head)
+        layer = Layer(self.parameterization, margin_loss, head.apply, self.is_linear, head.quadratic, "u" in start)
+        objective, problem = prepared(layer, self._with_head_vector(data, start), head, start)
+        refuse_overflow(objective, problem, start, data, at_start=held)
+        if not held or self.chosen_engine(data, isotropic) == "direct":
+            return Prepared(objective, problem, start, dict)
+        alone, first = (problem, start) if data.trials is not None else _with_axis((problem, start))
+        frame, problem, params = into_frame(alone, first, matrices)
 
-    def log_excess(self, problem: Problem, evaluation: Evaluation) -> Array:
-        """log of the objective above its floor: with all attention on the best tokens, or zero if the head is trained.
+        def back(params: Mapping[str, np.ndarray]) -> Weights:
+            return {**params, "W": frame.matrices(params["W"])}
 
-        NaN below the floor, which a head that prefers mixtures can reach.
-        """
-        if self.train_head:
-            return self.log_objective(evaluation)
-        sign, log_size = self.excess(problem, evaluation)
-        return jnp.where(sign < 0, jnp.nan, log_size)
+        def rows(targets: dict[str, Any]) -> dict[str, Any]:
+            return {name: frame.rows_of(target) if target.ndim == 3 else target for name, target in targets.items()}
 
-    def _log_of_drop(self, problem: Problem, drop: Array, peak: Array) -> Array:
-        """log |y h(x_ref) - y h(o)|, of what `_drop` found."""
-        return peak + jnp.log(jnp.abs(drop))
+        return Prepared(objective, problem, params, back, exact=False, as_targets=rows, batched=True)
 
-    def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
-        """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
-        if self.linear:
-            return problem.y * jnp.sum(off * self._behind(problem), axis=-1)
-        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
-        # Not an einsum: XLA fuses this sum and never holds the (n, K, T, d) differences, which a dot would.
-        direction = jnp.sum(off[..., None] * (problem.x[:, None] - picked[:, :, None]), axis=2)
-        reference = picked + problem.common[:, None, :]
-        middle = reference + 0.5 * jnp.exp(peak)[..., None] * direction
-        slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
-        by_slope = -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
-        if self.quadratic:
-            return by_slope
-        by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
-        return jnp.where(peak > SMALL, by_values, by_slope)
+    def chosen_engine(self, data: Tokens, isotropic: bool) -> Literal["direct", "kernel"]:
+        """The engine to use, by the shapes alone: same configuration, same numbers."""
+        return choose_engine(self.engine, data, isotropic, self.parameterization)
 
-    def _behind(self, problem: Problem) -> Array:
-        """v.x_ref - v.x_t, (n, K, T), with rounding taken for zero."""
-        values = problem.x @ problem.head["v"]  # (n, T)
-        behind = jnp.take_along_axis(values, problem.reference, axis=1)[..., None] - values[:, None, :]
-        terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
-        return jnp.where(jnp.abs(behind) > NOISE * terms[:, None, None], behind, 0.0)
+    def settled(self, data: Tokens, isotropic: bool) -> Attention:
+        """The same with its engine chosen, as the record of a run names it."""
+        return replace(self, engine=self.chosen_engine(data, isotropic))
 
-    def _differs(self, problem: Problem) -> Array:
-        """Which tokens, taken for the reference, change the margin; (n, K, T)."""
-        if self.linear:
-            return self._behind(problem) != 0
-        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)
-        return jnp.any(problem.x[:, None] != picked[:, :, None], axis=-1)
+    def heads_as_tokens(self, data: Tokens, weights: GivenWeights) -> list[HeadTokens]:
+        """The layer itself."""
+        checked = self.check(data, weights)
+        W = checked["W"] if "W" in checked else checked["K"] @ checked["Q"].T
+        tokens = data
+        if data.v is None:
+            tokens = Tokens(x=data.x, z=data.z, y=data.y, v=np.zeros(data.d), mask=data.mask)
+        return [HeadTokens("W", tokens, W)]
 
-    def _head_vector(self, params: Params, problem: Problem) -> Array:
-        return params["u"] if self.train_head else problem.head["v"]
+    def directly(self) -> Attention:
+        """The same, with W held as a matrix."""
+        return replace(self, engine="direct")
+
+    def random_points(
+        self, problem: LayerProblem, shapes: Shapes, trial: int, rng: np.random.Generator, count: int
+    ) -> np.ndarray:
+        """Combinations of `x_t z^T`: what is orthogonal to all of them changes no logit."""
+        x, z = problem.x[trial], problem.z[trial]
+        if problem.powers is not None:
+            x, _ = of_one_power(x, problem.powers.x[trial])
+            z, _ = of_one_power(z, problem.powers.z[trial])
+        x, z = x / max(np.abs(x).max(), 1e-300), z / max(np.abs(z).max(), 1e-300)
+        n, T, d = x.shape
+        if self.parameterization == "W":
+            mixed = np.einsum("sntk,ntd->snkd", rng.standard_normal((count, n, T, z.shape[1])), x)
+            return unit_rows(np.einsum("snkd,nke->sde", mixed, z).reshape(count, d * d))
+        columns = dict(shapes)["K"][-1]
+        K = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * T, columns)), x.reshape(-1, d))
+        Q = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * z.shape[1], columns)), z.reshape(-1, d))
+        halves = [unit_rows(half.reshape(count, -1)) for half in (K, Q)]
+        return unit_rows(np.concatenate(halves, axis=1))
+
+    def constants(self, data: Tokens, weights: Weights) -> dict[str, np.ndarray]:
+        """Those of the head."""
+        return self.the_head.constants(self._with_head_vector(data, weights))
+
+    def _with_head_vector(self, data: Tokens, weights: Weights) -> Tokens:
+        """Scores need some `v`; where the trained head is the only one, it is that."""
+        if data.v is not None or "u" not in weights or not self.is_linear:
+            return data
+        return Tokens(x=data.x, z=data.z, y=data.y, v=weights["u"], mask=data.mask, info=data.info)
+
+    # On one example, and on all.
+
+    def output(self, weights: Params, example: Example) -> Array:
+        """h(o) of one example, for each of its queries."""
+        W = weights["W"] if "W" in weights else weights["K"] @ weights["Q"].T
+        logits = jnp.einsum("td,de,...e->...t", example.x, W, example.z)
+        if example.mask is not None:
+            logits = jnp.where(example.mask, logits, -jnp.inf)
+        attended = softmax(logits) @ example.x
+        if "u" in weights:
+            return attended @ weights["u"]
+        if self.is_linear:
+            assert example.v is not None
+            return attended @ example.v
+        constants = example.constants or {}
+        return jnp.vectorize(lambda o: self.the_head.apply(constants, o), signature="(d)->()")(attended)
+
+    def outputs(self, data: Data, weights: GivenWeights) -> np.ndarray:
+        """h(o) for every query, (n,) or (n, K)."""
+        return self.as_shown(super().outputs(data, weights), self.accepts(data), -1)
+
+    def attention(self, data: Data, weights: GivenWeights) -> np.ndarray:
+        """softmax(x W z), (n, T) or (n, K, T); exact zeros where masked."""
+        return self.as_shown(super().attention(data, weights), self.accepts(data), -2)
+
+    @in_float64
+    def excess(
+        self, data: Tokens, weights: GivenWeights, loss: LossLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sign and log magnitude of the objective less its value with all attention on the best tokens."""
+        prepared = self.at(data, weights, loss)
+        sign, log_size = _excess(prepared.objective, prepared.params, prepared.problem, data.trials is not None)
+        return np.asarray(sign), np.asarray(log_size)
+
+    # What records compare with.
+
+    def compared(
+        self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
+    ) -> np.ndarray:
+        """The tokens whose attention is recorded, with a query axis: those given, or the best-scoring ones."""
+        if test is not None:
+            raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
+        if track is None:
+            if self.train_head and data.v is None:
+                raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))
+            reference = np.asarray(prepared.problem.reference)
+            return reference[0] if prepared.batched and data.trials is None else reference
+        wanted = f"token numbers 0 to {data.T - 1} of shape {data.y.shape}"
+        given = whole_array("track", track, wanted)
+        if given.shape != data.y.shape:
+            raise InputError(message(f"`track` has shape {given.shape}; wanted {wanted}."))
+        if given.min() < 0 or given.max() >= data.T:
+            raise InputError(message(f"`track` has numbers from {given.min()} to {given.max()}; wanted {wanted}."))
+        if not np.take_along_axis(data.visible, given[..., None], axis=-1).all():
+            raise InputError(message("`track` names tokens that the mask hides from their query."))
+        return np.expand_dims(given, -1) if data.K is None else given
+
+    def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, np.ndarray]:
+        """Unit directions of W, or of u."""
+        if targets is None:
+            return {}
+        named = dict(targets) if isinstance(targets, Mapping) else {"target": targets}
+        for name in named:
+            if not isinstance(name, str):
+                raise InputError(message(f"`targets` has the name {shown(name)}; wanted names that are text."))
+        return {name: self._direction(data, f"targets[{name!r}]", given) for name, given in named.items()}
+
+    def _direction(self, data: Tokens, name: str, given: GivenWeights) -> np.ndarray:
+        """A unit matrix, or a unit vector for the trained head, with the trial axis of the data."""
+        value = finite_array(name, cast(ArrayLike, given))
+        shapes = [(data.d, data.d)] + ([(data.d,)] if self.train_head else [])
+        fits = [shape for shape in shapes if value.shape in (shape, (data.trials, *shape))]
+        if not fits:
+            wanted = " or ".join(map(str, shapes))
+            per_trial = "" if data.trials is None else ", or that per trial"
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}{per_trial}."))
+        shape = fits[0]
+        if not value.any(tuple(range(value.ndim - len(shape), value.ndim))).all():
+            raise InputError(message(f"`{name}` is zero, or of some trial; wanted a direction."))
+        lead = () if data.trials is None else (data.trials,)
+        every = np.broadcast_to(value, lead + shape)
+        as_matrix = every if len(shape) == 2 else every[..., None, :]
+        return unit(np, as_matrix).reshape(every.shape)
+
+    def as_shown(self, array: np.ndarray, data: Tokens, axis: int) -> np.ndarray:
+        """Without the axis of queries where there is a single one."""
+        return array if data.K is not None else np.squeeze(array, axis)
+
+    def describe(self) -> dict[str, Any]:
+        """What the layer is known by in the record of a run."""
+        return super().describe() | {"head": self.the_head}
 
 
-def finite_scale(log_scale: Array) -> Array:
-    """A scale that is always a number: nothing to scale means scale 1."""
-    return jnp.where(jnp.isneginf(log_scale), 0.0, log_scale)
+def check_weights(weights: GivenWeights, tokens: Tokens, argument: str = "weights") -> Weights:
+    """Weights by name, W or K and Q, perhaps with u: finite, of right shape, with the trial axis of `tokens`."""
+    instance("tokens", tokens, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
+    named = dict(weights) if isinstance(weights, Mapping) else {"W": weights}
+    if set(named) - {"u"} not in ({"W"}, {"K", "Q"}):
+        given = sorted(map(str, named))
+        raise InputError(
+            message(f"`{argument}` are named {given}; wanted W, or K and Q, perhaps with the head vector u.")
+        )
+    lead = () if tokens.trials is None else (tokens.trials,)
+    arrays = {name: finite_array(name, given) for name, given in named.items()}
+    columns = arrays["K"].shape[-1] if "K" in arrays and arrays["K"].ndim else 0
+    shapes = {"W": (tokens.d, tokens.d), "K": (tokens.d, columns), "Q": (tokens.d, columns), "u": (tokens.d,)}
+    checked = {}
+    for name, value in arrays.items():
+        wanted = shapes[name]
+        if value.shape not in (wanted, lead + wanted):
+            per_trial = f", or {lead + wanted}" if lead else ""
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}{per_trial}."))
+        if 0 in value.shape:
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted at least one column."))
+        checked[name] = np.array(np.broadcast_to(value, lead + wanted))
+    return checked
 
 
-def normalized(mantissa: Params, log_scale: Params) -> ScaledGradient:
-    """A gradient whose mantissas have largest entry 1."""
-    parts = {name: unit_scale(m, log_scale[name]) for name, m in mantissa.items()}
-    return ScaledGradient({k: m for k, (m, _) in parts.items()}, {k: s for k, (_, s) in parts.items()})
+def refuse_overflow(objective: Layer, problem: LayerProblem, weights: Weights, data: Tokens, *, at_start: bool) -> None:
+    """Refuse weights at which logits overflow; at the start of a run only if they do in all trials, as the others
+    tell by their status."""
+    trials = logits_overflow(problem, weights)
+    if trials is None or not (np.all(trials) if at_start else np.any(trials)):
+        return
+    where, hint = "`weights`", "smaller weights"
+    if at_start:
+        where, hint = "`init`", "smaller tokens or queries, a smaller `init_scale`, or init='zeros'"
+    raise InputError(message(f"The logits x W z of `tokens` at {where} overflow: some are beyond 1.8e308.", hint))
 
 
-def unit_scale(mantissa: Array, log_scale: Array) -> tuple[Array, Array]:
-    """Move the size of the largest entry into the scale, so that squares neither overflow nor underflow."""
-    size = jnp.max(jnp.abs(mantissa))
-    divisor = jnp.where(size > 0, size, 1.0)
-    return mantissa / divisor, log_scale + jnp.log(divisor)
+@partial(jax.jit, static_argnums=(0, 3))
+def _excess(layer: Layer, params: Params, problem: LayerProblem, batch: bool) -> tuple[Array, Array]:
+    def one(params: Params, problem: LayerProblem) -> tuple[Array, Array]:
+        return layer.excess(problem, layer.evaluate(params, problem))
+
+    return (jax.vmap(one) if batch else one)(params, problem)
 
 
-def make_problem(tokens: Tokens, head: Head, valued: Tokens | None = None) -> Problem:
-    """The arrays of `tokens` in the form the model works on; the reference is the token of best score.
-
-    The head sees the tokens of `valued`, if these are others.
-    """
-    lead = tokens.x.ndim - 3
-    single = tokens.K is None
-
-    def with_query_axis(a: np.ndarray) -> np.ndarray:
-        return np.expand_dims(a, lead + 1) if single else a
-
-    # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
-    seen = tokens.visible if single else np.any(tokens.visible, axis=-2)
-    count = np.sum(seen, axis=-1)[..., None]
-    with np.errstate(over="ignore", invalid="ignore"):
-        common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
-        x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
-    if not np.isfinite(x).all():
-        largest = f"`x` has entries up to {np.abs(tokens.x).max():.1e}"
-        raise InputError(message(f"{largest}; sums of them are beyond 1.8e308.", "np.ldexp(x, -20) divides by 2^20"))
-    valued = tokens if valued is None else valued
-    scorer = None if isinstance(head, Linear) else head
-    reference, _ = optimal_tokens(valued, scorer, return_ties=True)
-    score = np.take_along_axis(scores(valued, scorer), reference[..., None], axis=-1)[..., 0]
-    return Problem(
-        x=x,
-        common=common,
-        z=with_query_axis(tokens.z),
-        y=with_query_axis(tokens.y),
-        visible=None if tokens.mask is None else with_query_axis(tokens.mask),
-        head=head.constants(tokens),
-        reference=with_query_axis(reference),
-        reference_score=with_query_axis(score),
-    )
+def _with_axis(tree: Tree) -> Tree:
+    return jax.tree.map(lambda array: np.asarray(array)[None], tree)

@@ -6,17 +6,22 @@ For a sequence X (T, d): attention `B = softmax(tau0 X W_Q^T W_K X^T)`, row by r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attnlab.checks import flag, number, one_of, whole
+from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
-from attnlab.models.attention import Params
-from attnlab.models.network import LAWS, MOST_WIDTH, Forward, Law, Network
+from attnlab.models.encoder_kernel import encoder_kernels
+from attnlab.models.model import Weight, Weights
+from attnlab.models.network import MOST_WIDTH, NETWORK_LAWS, Network, NetworkLaw
+from attnlab.models.problem import Forward, Problem
+from attnlab.models.scaled import Params
 from attnlab.models.softmax import softmax
 
 Pool = Literal["mean", "sum"]
@@ -25,7 +30,6 @@ MOST_BLOCKS = 100  # each is compiled by itself
 MOST_SCALE = 1e60
 
 
-@dataclass(frozen=True)
 class Encoder(Network):
     """A shallow encoder: one head, no bias, no mask.
 
@@ -42,6 +46,7 @@ class Encoder(Network):
         depth: blocks. Block l > 1 attends to the hidden tokens of the one before, with weights W_Q2 (m, m) and so on.
         tied: W_K = W_Q, which keeps attention from becoming uniform under scaling "linear".
         parameterization: "ntk" trains each matrix divided by the root of its number of columns.
+        kink_width: over so much of its argument relu is rounded, `(x + sqrt(x^2 + width^2)) / 2`; 0 for relu itself.
 
     >>> import attnlab as al
     >>> data = al.data.gaussian_sequences(n=8, T=3, d=5)
@@ -52,7 +57,7 @@ class Encoder(Network):
 
     width: int
     scaling: Scaling | float = "sqrt"
-    init: Law = "lecun"
+    init: NetworkLaw = "lecun"
     pool: Pool = "mean"
     hidden_scale: float | None = None
     attention_kind: Literal["softmax", "relu", "uniform"] = "softmax"
@@ -60,15 +65,17 @@ class Encoder(Network):
     depth: int = 1
     tied: bool = False
     parameterization: Literal["standard", "ntk"] = "standard"
+    kink_width: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", whole("width", self.width, most=MOST_WIDTH))
         object.__setattr__(self, "depth", whole("depth", self.depth, most=MOST_BLOCKS))
-        one_of("init", self.init, LAWS)
+        one_of("init", self.init, NETWORK_LAWS)
         one_of("pool", self.pool, ("mean", "sum"))
         one_of("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
         one_of("residual", self.residual, (None, "identity", "projected"))
         one_of("parameterization", self.parameterization, ("standard", "ntk"))
+        number("kink_width", self.kink_width, least=0)
         flag("tied", self.tied)
         if isinstance(self.scaling, str):
             one_of("scaling", self.scaling, ("sqrt", "linear"))
@@ -78,7 +85,6 @@ class Encoder(Network):
             object.__setattr__(self, "hidden_scale", _scale("hidden_scale", self.hidden_scale))
         if self.residual is not None and self.depth > 1:
             raise InputError(message(f"`residual` is {self.residual!r} with `depth` = {self.depth}; wanted depth 1."))
-        object.__setattr__(self, "frozen", ("S",) if self.residual == "projected" else ())
 
     @property
     def tau0(self) -> float:
@@ -92,22 +98,31 @@ class Encoder(Network):
         """Scale of the hidden layer, before pooling."""
         return super().tau1 if self.hidden_scale is None else self.hidden_scale
 
-    def shapes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
-        """Of the weights by name, in the order in which they are drawn."""
+    def sizes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights by name, in the order in which they are drawn."""
         m = self.width
         if self.residual == "identity" and m != d:
             raise InputError(
-                message(f"`residual` is 'identity' with width {m} and tokens of dimension {d}; they must be equal.",
-                        "residual='projected'")
-            )  # fmt: skip
-        found: dict[str, tuple[int, ...]] = {}
+                message(
+                    f"`residual` is 'identity' with width {m} and tokens of dimension {d}; they must be equal.",
+                    "residual='projected'",
+                )
+            )
+        sizes: dict[str, tuple[int, ...]] = {}
         for block in range(self.depth):
             for name in ("W_Q", "W_V") if self.tied else ("W_Q", "W_K", "W_V"):
-                found[_named(name, block)] = (m, d if block == 0 else m)
-        found["w_O"] = (m,)
+                sizes[_named(name, block)] = (m, d if block == 0 else m)
+        sizes["w_O"] = (m,)
         if self.residual == "projected":
-            found["S"] = (d, m)
-        return found
+            sizes["S"] = (d, m)
+        return sizes
+
+    def shapes(self, data: Sequences) -> dict[str, Weight]:
+        """Of the weights by name; the projection of the residual is drawn and never trained."""
+        shapes = super().shapes(data)
+        if self.residual == "projected":
+            shapes["S"] = replace(shapes["S"], trained=False)
+        return shapes
 
     def variances(self, T: int, d: int) -> dict[str, float]:
         """Of the Gaussian entries at the start."""
@@ -143,28 +158,37 @@ class Encoder(Network):
             return raw
         return raw + (x if self.residual == "identity" else x @ weights["S"])
 
-    def forward(self, weights: Params, x: Array) -> Forward:
-        """Outputs, hidden layer and attention for x (n, T, d); JAX, one trial."""
+    def tangent_kernel(
+        self, weights: Weights, x: np.ndarray, other: np.ndarray | None, block: int
+    ) -> np.ndarray | None:
+        """Of one block without making gradients; see `attnlab.models.encoder_kernel`."""
+        if self.depth > 1:
+            return None
+        return np.sum([*encoder_kernels(self, weights, x, other, block=block).values()], axis=0)  # type: ignore[arg-type]
+
+    def forward(self, weights: Params, problem: Problem) -> Forward:
+        """Outputs, hidden layer and attention."""
+        x = problem.x
         tokens, attention = self._block(weights, x, x, 0)
         for block in range(1, self.depth):
             tokens, attention = self._block(weights, x, self.tau1 * tokens, block)
         hidden = self.tau1 * self.pooling(x.shape[-2]) * jnp.sum(tokens, axis=-2)
-        return Forward(hidden @ weights["w_O"], hidden, attention)
+        return Forward(hidden @ weights["w_O"], attention, hidden)
 
     def _block(self, weights: Params, x: Array, tokens: Array, block: int) -> tuple[Array, Array]:
         attention = self.attend(self.logits(weights, tokens, block))
         attended = jnp.einsum("nts,nsc->ntc", attention, tokens)
-        return jax.nn.relu(self.raw(weights, x, attended, block)), attention
+        return self.relu(self.raw(weights, x, attended, block)), attention
 
 
 def _scale(name: str, value: float) -> float:
     """A finite number, not so large or small that products with it leave float64."""
-    found = number(name, value)
-    if found != 0 and not 1 / MOST_SCALE <= abs(found) <= MOST_SCALE:
+    scale = number(name, value)
+    if scale != 0 and not 1 / MOST_SCALE <= abs(scale) <= MOST_SCALE:
         raise InputError(
-            message(f"`{name}` is {found:g}; wanted 0, or a size from {1 / MOST_SCALE:g} to {MOST_SCALE:g}.")
+            message(f"`{name}` is {scale:g}; wanted 0, or a size from {1 / MOST_SCALE:g} to {MOST_SCALE:g}.")
         )
-    return found
+    return scale
 
 
 def _named(name: str, block: int) -> str:

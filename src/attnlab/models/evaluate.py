@@ -1,206 +1,200 @@
-"""The model on `Tokens` and NumPy arrays: loss, excess loss, attention weights and gradient at given weights."""
+"""Any model on a data set, with NumPy arrays in and out: outputs, attention, loss, gradient, features, curvature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import ClassVar, Literal, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
+from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from attnlab.checks import finite_array, flag, instance
-from attnlab.data.tokens import Array, Tokens
+from attnlab.checks import enough_memory, flag, one_of
+from attnlab.data.sequences import Sequences
+from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, Problem, ScaledGradient, make_problem
-from attnlab.models.extremes import logits_overflow, prepared
-from attnlab.models.functions import check_functions
-from attnlab.models.heads import Head, Linear, as_head
-from attnlab.models.losses import Loss, as_loss
+from attnlab.models.losses import LossLike
 from attnlab.models.powers import check_finite
 from attnlab.models.precision import in_float64
+from attnlab.models.problem import Forward, Objective, Prepared, Problem
+from attnlab.models.scaled import GivenWeights, Params, ScaledGradient
 
-HeadLike = str | Head | Callable[[Any], Any]
-LossLike = str | Loss | Callable[[Any], Any]
-
-
-def check_weights(
-    weights: Mapping[str, ArrayLike] | ArrayLike, tokens: Tokens, argument: str = "weights"
-) -> dict[str, Array]:
-    """Weights by name, W or K and Q, perhaps with u: finite, of right shape, with the trial axis of `tokens`."""
-    instance("tokens", tokens, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
-    named = dict(weights) if isinstance(weights, Mapping) else {"W": weights}
-    if set(named) - {"u"} not in ({"W"}, {"K", "Q"}):
-        given = sorted(map(str, named))
-        raise InputError(
-            message(f"`{argument}` are named {given}; wanted W, or K and Q, perhaps with the head vector u.")
-        )
-    lead = () if tokens.trials is None else (tokens.trials,)
-    d, checked = tokens.d, {}
-    arrays = {name: finite_array(name, given) for name, given in named.items()}
-    rank = arrays["K"].shape[-1] if "K" in arrays and arrays["K"].ndim else 0
-    for name, value in arrays.items():
-        wanted = {"W": (d, d), "K": (d, rank), "Q": (d, rank), "u": (d,)}[name]
-        if value.shape not in (wanted, lead + wanted):
-            per_trial = f", or {lead + wanted}" if lead else ""
-            raise InputError(message(f"`{name}` has shape {value.shape}; wanted {wanted}{per_trial}."))
-        if 0 in value.shape:
-            raise InputError(message(f"`{name}` has shape {value.shape}; wanted at least one column."))
-        checked[name] = np.array(np.broadcast_to(value, lead + wanted))
-    return checked
+Data: TypeAlias = Tokens | Sequences
+Of = Literal["loss", "output"]
+Arrays = dict[str, np.ndarray]
 
 
-def attention_model(
-    tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike
-) -> tuple[AttentionModel, Problem]:
-    """The layer that such weights belong to, and its data."""
-    head = as_head(head)
-    return _model(params, loss, head), make_problem(_with_head_vector(tokens, params, head), head)
+class Evaluated(ABC):
+    """What every model can be asked with NumPy arrays; results have the trial axis of the data, if they have one."""
+
+    usual_loss: ClassVar[str]
+
+    @abstractmethod
+    def at(self, data: Data, weights: GivenWeights, loss: LossLike | None = None) -> Prepared:
+        """The model on its data at given weights, in the coordinates of the weights themselves."""
+
+    @in_float64
+    def outputs(self, data: Data, weights: GivenWeights) -> np.ndarray:
+        """The output for every example: (n,), (n, K) for K queries, (n, C) for C classes."""
+        return np.asarray(self._forward(data, weights).outputs)
+
+    @in_float64
+    def hidden(self, data: Data, weights: GivenWeights) -> np.ndarray:
+        """What the output layer sees, (n, m), of models that have such a layer."""
+        hidden = self._forward(data, weights).hidden
+        if hidden is None:
+            raise InputError(message(f"{self!r} does not say what its output layer sees."))
+        return np.asarray(hidden)
+
+    @in_float64
+    def attention(self, data: Data, weights: GivenWeights) -> np.ndarray:
+        """Attention weights of the last softmax, tokens along the last axis."""
+        return np.asarray(self._forward(data, weights).attention)
+
+    @in_float64
+    def loss(self, data: Data, weights: GivenWeights, *, loss: LossLike | None = None, log: bool = False) -> np.ndarray:
+        """The training objective; with `log` its logarithm, also where the objective is too small for a float."""
+        flag("log", log)
+        prepared = self.at(data, weights, loss)
+        prepared.check_loss()
+        value, log_value = map(np.asarray, _values(*_parts(prepared, data)))
+        if not log:
+            check_finite("loss", [value], "log=True")
+        return log_value if log else value
+
+    @in_float64
+    def gradient(self, data: Data, weights: GivenWeights, *, loss: LossLike | None = None) -> tuple[Arrays, Arrays]:
+        """The gradient of the objective by the weights, as (mantissa, log_scale); it is `mantissa * e^log_scale`."""
+        prepared = self.at(data, weights, loss)
+        prepared.check_loss()
+        slope = _slopes(*_parts(prepared, data))
+        check_finite("gradient", [*slope.mantissa.values(), *slope.log_scale.values()])
+        return jax.tree.map(np.asarray, slope.mantissa), jax.tree.map(np.asarray, slope.log_scale)
+
+    @in_float64
+    def features(self, data: Data, weights: GivenWeights) -> Arrays:
+        """The gradient of every output by the weights, (n, ...); of one data set."""
+        prepared = self._one(data, weights)
+        slopes = _jacobian(prepared.objective, prepared.params, prepared.problem)
+        check_finite("gradient of the output", slopes.values())
+        return jax.tree.map(np.asarray, slopes)
+
+    @in_float64
+    def hessian_product(
+        self,
+        data: Data,
+        weights: GivenWeights,
+        direction: GivenWeights,
+        *,
+        of: Of = "loss",
+        loss: LossLike | None = None,
+    ) -> Arrays:
+        """The Hessian times a direction; `of` the loss, or of the sum of the outputs. Of one data set."""
+        one_of("of", of, ("loss", "output"))
+        prepared = self._one(data, weights, loss)
+        prepared.check_loss()
+        towards = self.at(data, direction, loss).params
+        product = _product(prepared.objective, prepared.params, prepared.problem, towards, of)
+        check_finite("product with the Hessian", product.values())
+        return jax.tree.map(np.asarray, product)
+
+    @in_float64
+    def hessian(
+        self, data: Data, weights: GivenWeights, *, of: Of = "loss", loss: LossLike | None = None
+    ) -> np.ndarray:
+        """The dense Hessian by the flattened weights, in the order of their sorted names; for small sizes."""
+        one_of("of", of, ("loss", "output"))
+        prepared = self._one(data, weights, loss)
+        prepared.check_loss()
+        size = sum(p.size for p in prepared.params.values())
+        enough_memory(4.0 * size * size, f"The Hessian of {size} weights", "hessian_product")
+        held = prepared.problem.held
+        if held is not None and held.metric is not None:
+            problem = "`weights` are of groups of several heads; the dense Hessian is over single ones."
+            raise InputError(message(problem, "hessian_product works on groups"))
+        hessian = np.asarray(_dense(prepared.objective, prepared.params, prepared.problem, of))
+        check_finite("Hessian", [hessian])
+        return hessian
+
+    @in_float64
+    def unchecked_forward(self, data: Data, weights: GivenWeights) -> Forward:
+        """All of the above at once, also where it overflows."""
+        return jax.tree.map(np.asarray, _forwarded(*_parts(self.at(data, weights), data)))
+
+    def _forward(self, data: Data, weights: GivenWeights) -> Forward:
+        forward = self.unchecked_forward(data, weights)
+        check_finite("output", jax.tree.leaves(forward))
+        return forward
+
+    def _one(self, data: Data, weights: GivenWeights, loss: LossLike | None = None) -> Prepared:
+        if getattr(data, "trials", None) is not None:
+            raise InputError(message(f"`data` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+        return self.at(data, weights, loss)
 
 
-def _prepared(
-    tokens: Tokens, params: dict[str, Array], loss: LossLike, head: HeadLike
-) -> tuple[AttentionModel, Problem]:
-    """The same, for data and weights of any scale."""
-    head = as_head(head)
-    model = _model(params, loss, head)
-    check_functions(tokens, as_loss(loss), head)
-    model, problem = prepared(model, _with_head_vector(tokens, params, head), head, params)
-    overflow = logits_overflow(problem, params)
-    if overflow is not None and np.any(overflow):
-        raise InputError(
-            message("The logits x W z of `tokens` at `weights` overflow: some are beyond 1.8e308.", "smaller weights")
-        )
-    return model, problem
+def _parts(prepared: Prepared, data: Data) -> tuple[Objective, Params, Problem, bool]:
+    return prepared.objective, prepared.params, prepared.problem, data.trials is not None
 
 
-def _model(params: dict[str, Array], loss: LossLike, head: Head) -> AttentionModel:
-    parameterization = "W" if "W" in params else "KQ"
-    return AttentionModel.of(parameterization, as_loss(loss), head, train_head="u" in params)
-
-
-def _with_head_vector(tokens: Tokens, params: Mapping[str, Array], head: Head) -> Tokens:
-    """Scores need some `v`; where the trained head is the only one, it is that."""
-    if tokens.v is not None or "u" not in params or not isinstance(head, Linear):
-        return tokens
-    return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=params["u"], mask=tokens.mask, info=tokens.info)
-
-
-@partial(jax.jit, static_argnames=("model", "batch"))
-def _evaluated(model: AttentionModel, params: Any, problem: Problem, batch: bool) -> tuple[Any, ...]:
-    """(objective and its log, sign and log of the excess (None for a trained head), attention weights)."""
-
-    def one(params: Any, problem: Problem) -> tuple[Any, ...]:
-        found = model.evaluate(params, problem)
-        excess = (None, None) if model.train_head else model.excess(problem, found)
-        return model.objective(found), model.log_objective(found), *excess, found.weights.probs
+@partial(jax.jit, static_argnums=(0, 3))
+def _forwarded(objective: Objective, params: Params, problem: Problem, batch: bool) -> Forward:
+    def one(params: Params, problem: Problem) -> Forward:
+        seen = objective.evaluate(params, problem)
+        return Forward(seen.outputs, seen.attention, seen.hidden)
 
     return (jax.vmap(one) if batch else one)(params, problem)
 
 
-@partial(jax.jit, static_argnames=("model", "batch"))
-def _sloped(model: AttentionModel, params: Any, problem: Problem, batch: bool) -> ScaledGradient:
-    def one(params: Any, problem: Problem) -> ScaledGradient:
-        return model.gradient(params, problem)[0]
+@partial(jax.jit, static_argnums=(0, 3))
+def _values(objective: Objective, params: Params, problem: Problem, batch: bool) -> tuple[Array, Array]:
+    def one(params: Params, problem: Problem) -> tuple[Array, Array]:
+        seen = objective.evaluate(params, problem)
+        return objective.value(problem, seen), objective.log_value(problem, seen)
 
     return (jax.vmap(one) if batch else one)(params, problem)
 
 
-@in_float64
-def loss(
-    tokens: Tokens,
-    weights: Mapping[str, ArrayLike] | ArrayLike,
-    *,
-    loss: LossLike = "logistic",
-    head: HeadLike = "linear",
-    log: bool = False,
-) -> Array:
-    """The training objective `(1/n) sum_i sum_k loss(y_ik h(o_ik))` at `weights` (W, or {"K": .., "Q": ..}).
+@partial(jax.jit, static_argnums=(0, 3))
+def _slopes(objective: Objective, params: Params, problem: Problem, batch: bool) -> ScaledGradient:
+    def one(params: Params, problem: Problem) -> ScaledGradient:
+        return objective.gradient(params, problem)[0]
 
-    With `log` its logarithm, also where the objective itself is too small or too large for a float; NaN where it is
-    negative.
-    """
-    flag("log", log)
-    params = check_weights(weights, tokens)
-    model, problem = _prepared(tokens, params, loss, head)
-    value, log_value, *_ = _evaluated(model, params, problem, tokens.trials is not None)
-    return np.asarray(log_value) if log else _finite("loss", np.asarray(value))
+    return (jax.vmap(one) if batch else one)(params, problem)
 
 
-def _finite(name: str, value: Array) -> Array:
-    """Refuse a value that is beyond floats; most often its logarithm is not."""
-    if not np.isfinite(value).all():
-        raise InputError(
-            message(f"The {name} at `weights` is not finite: beyond 1.8e308, or not a number.", "log=True")
-        )
-    return value
+def _measured(problem: Problem, by_params: Params) -> Params:
+    """A derivative by parameters of which some stand for several, as one by each."""
+    metric = None if problem.held is None else problem.held.metric
+    return by_params if metric is None else {name: metric[name] * slope for name, slope in by_params.items()}
 
 
-@in_float64
-def excess_loss(
-    tokens: Tokens,
-    weights: Mapping[str, ArrayLike] | ArrayLike,
-    *,
-    loss: LossLike = "logistic",
-    head: HeadLike = "linear",
-    log: bool = False,
-) -> Array:
-    """The objective less its value with all attention on the best tokens, without cancellation; or its logarithm.
+@partial(jax.jit, static_argnums=0)
+def _jacobian(objective: Objective, params: Params, problem: Problem) -> Params:
+    def of_one(row: Params) -> Params:
+        alone = problem.alone(row)
+        return jax.jacrev(lambda p: objective.outputs(p, alone)[0])(params)
 
-    For the linear head and the logistic loss each query adds `log1p(expm1(delta) / (1 + e^gamma))` with
-    `delta = sum_t s_t (gamma_best - gamma_t)`. Exact to rounding for linear and concave heads, to 1e-11 for others.
-    A head that prefers mixtures can do better than any single token; then the excess is negative, its log NaN.
-    """
-    flag("log", log)
-    params = check_weights(weights, tokens)
-    model, problem = _prepared(tokens, params, loss, head)
-    if model.train_head:
-        raise InputError(message("The excess loss is measured at a fixed head; `weights` holds a trained `u`."))
-    _, _, sign, log_size, _ = map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None))
-    if log:
-        known = (sign < 0) | np.isneginf(log_size) | np.isfinite(log_size)
-        _finite("excess_loss", np.where(known & ~np.isnan(sign), 0.0, np.nan))
-        return np.where(sign < 0, np.nan, log_size)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        value = sign * np.exp(log_size)
-    return _finite("excess_loss", value)
+    return _measured(problem, jax.vmap(of_one)(problem.rows()))
 
 
-@in_float64
-def attention(tokens: Tokens, weights: Mapping[str, ArrayLike] | ArrayLike) -> Array:
-    """Attention weights softmax(x W z), shape (..., n, T) or (..., n, K, T); exact zeros where masked."""
-    params = check_weights(
-        {k: v for k, v in weights.items() if k != "u"} if isinstance(weights, Mapping) else weights, tokens
-    )
-    anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
-    model, problem = _prepared(anyhead, params, "correlation", "linear")
-    probs = np.asarray(_evaluated(model, params, problem, tokens.trials is not None)[-1])
-    return probs if tokens.K is not None else probs[..., 0, :]
+def _scalar(objective: Objective, problem: Problem, of: Of) -> Callable[[Params], Array]:
+    if of == "loss":
+        return lambda p: objective.value(problem, objective.evaluate(p, problem))
+    return lambda p: jnp.sum(objective.outputs(p, problem))
 
 
-@in_float64
-def gradient(
-    tokens: Tokens,
-    weights: Mapping[str, ArrayLike] | ArrayLike,
-    *,
-    loss: LossLike = "logistic",
-    head: HeadLike = "linear",
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The gradient of the objective as (mantissa, log_scale), one array per parameter.
+@partial(jax.jit, static_argnums=(0, 4))
+def _product(objective: Objective, params: Params, problem: Problem, towards: Params, of: Of) -> Params:
+    slope = jax.grad(_scalar(objective, problem, of))
+    return _measured(problem, jax.jvp(slope, (params,), (towards,))[1])
 
-    The gradient is `mantissa * exp(log_scale)`; the mantissa never underflows, even where attention has saturated
-    so far that the gradient itself is below the smallest float.
 
-    >>> import numpy as np, attnlab as al
-    >>> W = 3000.0 * np.array([[1.0, 0.0], [0.0, 0.0]])
-    >>> mantissa, log_scale = al.models.gradient(al.data.two_tokens(), W)
-    >>> mantissa["W"][0, 0], round(float(log_scale["W"]), 4)  # e^-3000 sigmoid(-1)
-    (np.float64(-1.0), -3001.3133)
-    """
-    params = check_weights(weights, tokens)
-    model, problem = _prepared(tokens, params, loss, head)
-    scaled = _sloped(model, params, problem, tokens.trials is not None)
-    check_finite("gradient", scaled.mantissa.values())
-    to_numpy = {k: np.asarray(v) for k, v in scaled.mantissa.items()}
-    return to_numpy, {k: np.asarray(v) for k, v in scaled.log_scale.items()}
+@partial(jax.jit, static_argnums=(0, 3))
+def _dense(objective: Objective, params: Params, problem: Problem, of: Of) -> Array:
+    flat, back = ravel_pytree(params)
+    value = _scalar(objective, problem, of)
+    return jax.hessian(lambda p: value(back(p)))(flat)

@@ -1,6 +1,6 @@
 """The attention layer on data of extreme scale: the same loss and gradient, without overflow or underflow between.
 
-`prepared` decides by the data which of the two models works on them. In the ordinary range that is `AttentionModel`,
+`prepared` decides by the data which of the two models works on them. In the ordinary range that is `Layer`,
 on the arrays as they are.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +16,8 @@ from jax import Array
 
 from attnlab.data.tokens import Array as NumpyArray, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import (
-    SMALL,
-    AttentionModel,
-    Evaluation,
-    Params,
-    Problem,
-    ScaledGradient,
-    finite_scale,
-    make_problem,
-    normalized,
-)
 from attnlab.models.heads import Head, Linear
+from attnlab.models.layer import SMALL, Evaluation, Layer, LayerProblem, above_top, make_problem
 from attnlab.models.powers import (
     LOG2,
     Powers,
@@ -40,14 +29,15 @@ from attnlab.models.powers import (
     times_power,
     unit_power,
 )
-from attnlab.models.softmax import NOISE, pull_back, weights
+from attnlab.models.scaled import Params, ScaledGradient, finite_scale, normalized
+from attnlab.models.softmax import NOISE, Weights, pull_back, weights
 
 SURELY_FINITE = 1020  # exponent of a sum that does not overflow
 
 
 def prepared(
-    model: AttentionModel, tokens: Tokens, head: Head, params: Mapping[str, NumpyArray] | None = None
-) -> tuple[AttentionModel, Problem]:
+    model: Layer, tokens: Tokens, head: Head, params: Mapping[str, NumpyArray] | None = None
+) -> tuple[Layer, LayerProblem]:
     """The model for data and weights of this scale, and the data in its form."""
     powers = token_powers(tokens, head)
     ordinary = all(is_ordinary(power) for power in powers)
@@ -56,7 +46,7 @@ def prepared(
     for name, weight in (params or {}).items():
         check_spread(name, weight)
     as_they_are = {field.name: getattr(model, field.name) for field in fields(model)}
-    return ExtremeAttention(**as_they_are), _small_problem(tokens, head, powers)
+    return ExtremeLayer(**as_they_are), _small_problem(tokens, head, powers)
 
 
 def are_extreme(tokens: Tokens, head: Head) -> bool:
@@ -81,7 +71,7 @@ def _seen(tokens: Tokens) -> NumpyArray:
     return np.where(np.expand_dims(seen, -1), tokens.x, 0.0)
 
 
-def _small_problem(tokens: Tokens, head: Head, powers: Powers) -> Problem:
+def _small_problem(tokens: Tokens, head: Head, powers: Powers) -> LayerProblem:
     """The arrays divided by their powers of two."""
     of_z = powers.z if tokens.K is not None else powers.z[..., 0]
     linear = isinstance(head, Linear)
@@ -104,7 +94,7 @@ def _small_problem(tokens: Tokens, head: Head, powers: Powers) -> Problem:
     return problem._replace(reference_score=score, powers=powers)
 
 
-def logits_overflow(problem: Problem, params: Mapping[str, NumpyArray]) -> np.ndarray | None:
+def logits_overflow(problem: LayerProblem, params: Mapping[str, NumpyArray]) -> np.ndarray | None:
     """Which trials have logits x W z beyond float64, (trials,) or (); None, by a bound, if surely none."""
     attention = {name: p for name, p in params.items() if name != "u"}
     arrays = [problem.x, problem.z, *attention.values()]
@@ -123,40 +113,40 @@ def logits_overflow(problem: Problem, params: Mapping[str, NumpyArray]) -> np.nd
     return overflow
 
 
-def _logits(problem: Problem, attention: Mapping[str, NumpyArray]) -> NumpyArray:
+def _logits(problem: LayerProblem, attention: Mapping[str, NumpyArray]) -> NumpyArray:
     """x W z of every visible token with NumPy, infinite where it overflows; (..., n, K, T)."""
     powers = {name: exponent(w, (-2, -1)) for name, w in attention.items()}
     small = {name: lowered(w, powers[name], 2) for name, w in attention.items()}
     W = small["W"] if "W" in small else small["K"] @ np.swapaxes(small["Q"], -1, -2)
-    found = np.einsum("...ntd,...de,...nke->...nkt", problem.x, W, problem.z, optimize=True)
+    logits = np.einsum("...ntd,...de,...nke->...nkt", problem.x, W, problem.z, optimize=True)
     taken = np.sum([*powers.values()], axis=0)[..., None, None, None]
     if problem.powers is not None:
         taken = taken + (problem.powers.x[..., None] + problem.powers.z)[..., None]
     with np.errstate(over="ignore", under="ignore"):
-        found = np.ldexp(found, taken)
-    return found if problem.visible is None else np.where(problem.visible, found, 0.0)
+        logits = np.ldexp(logits, taken)
+    return logits if problem.visible is None else np.where(problem.visible, logits, 0.0)
 
 
 @dataclass(frozen=True)
-class ExtremeAttention(AttentionModel):
-    """`AttentionModel` for a problem out of whose arrays powers of two were taken."""
+class ExtremeLayer(Layer):
+    """`Layer` for a problem out of whose arrays powers of two were taken."""
 
-    def logits(self, params: Params, problem: Problem) -> Array:
+    def logits(self, params: Params, problem: LayerProblem) -> Array:
         """x_i W z_ik for visible tokens, -inf for the others; (n, K, T)."""
         small, exponents = _small_weights(params)
         return self._logits_of(super().logits(small, problem._replace(visible=None)), exponents, problem)
 
-    def _logits_of(self, small: Array, exponents: dict[str, Array], problem: Problem) -> Array:
+    def _logits_of(self, small: Array, exponents: dict[str, Array], problem: LayerProblem) -> Array:
         """Logits from those of weights and data without their powers of two."""
         of_rows = _of_rows(problem) + sum(exponents.values())
         logits = times_power(small, of_rows[..., None])
         return logits if problem.visible is None else jnp.where(problem.visible, logits, -jnp.inf)
 
-    def outputs(self, problem: Problem, probs: Array) -> Array:
+    def attended(self, problem: LayerProblem, probs: Array) -> Array:
         """Attention outputs o = x^T s; (n, K, d)."""
-        return times_power(super().outputs(problem, probs), _of_tokens(problem)[..., None])
+        return times_power(super().attended(problem, probs), _of_tokens(problem)[..., None])
 
-    def margins(self, params: Params, problem: Problem, probs: Array) -> Array:
+    def margins(self, params: Params, problem: LayerProblem, probs: Array) -> Array:
         """y h(o); (n, K)."""
         if not self.linear:
             return super().margins(params, problem, probs)
@@ -165,7 +155,9 @@ class ExtremeAttention(AttentionModel):
         small = problem.y * (shared[:, None] + jnp.einsum("nkt,nt->nk", probs, problem.x @ v))
         return times_power(small, _of_tokens(problem) + of_v)
 
-    def gains(self, params: Params, problem: Problem, probs: Array) -> tuple[Array, Array, Array, Array, Array]:
+    def scaled_gains(
+        self, params: Params, problem: LayerProblem, probs: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
         """Margins and their derivative by the attention weights, `mantissa * e^log_size * 2^power`.
 
         Returns:
@@ -179,7 +171,7 @@ class ExtremeAttention(AttentionModel):
             margins = self.margins(params, problem, probs)
             return margins, mantissa, rounding, jnp.zeros_like(margins), _of_tokens(problem) + of_v
         both = jax.vmap(jax.vmap(jax.value_and_grad(self.head, argnums=1), (None, 0)), (None, 0))
-        value, slope = both(problem.head, self.outputs(problem, probs))
+        value, slope = both(problem.head, self.attended(problem, probs))
         size = jnp.max(jnp.abs(slope), axis=-1)
         size = jax.lax.stop_gradient(jnp.where(size > 0, size, 1.0))
         slope = slope / size[..., None]
@@ -187,39 +179,48 @@ class ExtremeAttention(AttentionModel):
         terms = jnp.einsum("nkd,nd->nk", jnp.abs(slope), jnp.max(jnp.abs(problem.x), axis=1))
         return problem.y * value, mantissa, NOISE * terms, jnp.log(size), _of_tokens(problem)
 
-    def gradient(self, params: Params, problem: Problem) -> tuple[ScaledGradient, Evaluation]:
+    def gains(self, problem: LayerProblem, w: Weights) -> tuple[Array, Array, Array | None]:
+        """Margins, what each token adds to them above the top token, and the log-scale of that."""
+        margins, gain, rounding, log_size, power = self.scaled_gains({}, problem, w.probs)
+        gain = above_top(gain, w)
+        if self.linear:
+            gain = jnp.where(jnp.abs(gain) > rounding[..., None], gain, 0.0)
+        return margins, gain, log_size + LOG2 * power
+
+    def gradient(self, params: Params, problem: LayerProblem) -> tuple[ScaledGradient, Evaluation]:
         """The gradient of the objective in every parameter, and the evaluation it came from.
 
         What was taken out of the arrays enters as logarithms, row by row.
         """
         small, exponents = _small_weights(params)
         everyone = problem._replace(visible=None)
-        raw, to_params = jax.vjp(lambda p: AttentionModel.logits(self, p, everyone), small)
+        raw, to_params = jax.vjp(lambda p: Layer.logits(self, p, everyone), small)
         logits = self._logits_of(raw, exponents, problem)
         w = weights(logits)
-        margins, mantissa, rounding, log_gain, power = self.gains(params, problem, w.probs)
+        margins, mantissa, rounding, log_gain, power = self.scaled_gains(params, problem, w.probs)
         log_slope = self.loss.log_slope(margins) - jnp.log(float(problem.y.shape[0]))
         sign = self.loss.slope_sign(margins)
         behind, top = _from_the_top(power + _of_rows(problem))
         to_logits, scale = pull_back(w, mantissa, rounding, log_slope + log_gain + behind, sign, problem.visible)
-        (found,) = to_params(to_logits)
+        (gradient,) = to_params(to_logits)
         # By K the logits move as fast as Q is large, and by W as fast whatever W is.
         total = top + sum(exponents.values())
-        log_scale = {name: scale + LOG2 * (total - exponents[name]) for name in found}
+        log_scale = {name: scale + LOG2 * (total - exponents[name]) for name in gradient}
         if self.train_head:
             behind, top = _from_the_top(_of_tokens(problem))
             scale = finite_scale(jnp.max(log_slope + behind))
             slope = sign * jnp.exp(log_slope + behind - scale)
-            found["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, super().outputs(problem, w.probs))
+            gradient["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, super().attended(problem, w.probs))
             log_scale["u"] = scale + LOG2 * top
-        return normalized({name: found[name] for name in params}, log_scale), Evaluation(logits, w, margins)
+        ordered = {name: gradient[name] for name in params}
+        return normalized(ordered, log_scale), Evaluation(logits, w, margins, problem.y * margins)
 
-    def _log_of_drop(self, problem: Problem, drop: Array, peak: Array) -> Array:
+    def _log_of_drop(self, problem: LayerProblem, drop: Array, peak: Array) -> Array:
         assert problem.powers is not None
         power = _of_tokens(problem) + (problem.powers.v if self.linear else 0)
         return peak + LOG2 * power + jnp.log(jnp.abs(drop))
 
-    def _drop(self, problem: Problem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
+    def _drop(self, problem: LayerProblem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
         """(y h(x_ref) - y h(o)) / e^peak, divided also by the powers of two of the tokens and of a linear head."""
         if self.linear:
             return super()._drop(problem, evaluation, off, peak)
@@ -235,13 +236,13 @@ class ExtremeAttention(AttentionModel):
         by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
         return jnp.where(peak > SMALL, times_power(by_values, -power), by_slope)
 
-    def _small_head_vector(self, params: Params, problem: Problem) -> tuple[Array, Array]:
+    def _small_head_vector(self, params: Params, problem: LayerProblem) -> tuple[Array, Array]:
         """The vector of the linear head without its power of two, and that exponent."""
         assert problem.powers is not None
         return unit_power(params["u"]) if self.train_head else (problem.head["v"], problem.powers.v)
 
 
-def _small_weights(params: Params) -> tuple[Params, dict[str, Any]]:
+def _small_weights(params: Params) -> tuple[Params, dict[str, Array]]:
     """Attention weights without their powers of two, and those exponents."""
     parts = {name: unit_power(p) for name, p in params.items() if name != "u"}
     return {name: small for name, (small, _) in parts.items()}, {name: power for name, (_, power) in parts.items()}
@@ -253,13 +254,13 @@ def _from_the_top(powers: Array) -> tuple[Array, Array]:
     return LOG2 * (powers - top), top
 
 
-def _of_tokens(problem: Problem) -> Array:
+def _of_tokens(problem: LayerProblem) -> Array:
     """Exponents of the tokens, (n, 1)."""
     assert problem.powers is not None
     return problem.powers.x[:, None]
 
 
-def _of_rows(problem: Problem) -> Array:
+def _of_rows(problem: LayerProblem) -> Array:
     """Exponents of the products of tokens and queries, (n, K)."""
     assert problem.powers is not None
     return problem.powers.x[:, None] + problem.powers.z

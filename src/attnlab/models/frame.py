@@ -11,35 +11,37 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attnlab.data.tokens import Array
+from attnlab.models.scaled import Value
 
 
 class Frame(NamedTuple):
     """Orthonormal coordinates of W for one trial, or a batch of them."""
 
-    features: Any  # (n, K, T, p) rows in coordinates; zero where masked
-    left: Any  # (d, r_x) orthonormal columns that span the tokens, or None for the unit matrix
-    right: Any  # (d, r_z) and the queries, likewise
-    basis: Any  # (p, r_x, r_z) orthonormal, in terms of these
-    frozen: Any  # (d, d) the part of W(0) that never moves
-    frozen_norm: Any  # () its length
+    features: Value  # (n, K, T, p) rows in coordinates; zero where masked
+    left: Value | None  # (d, r_x) orthonormal columns that span the tokens, or None for the unit matrix
+    right: Value | None  # (d, r_z) and the queries, likewise
+    basis: Value  # (p, r_x, r_z) orthonormal, in terms of these
+    frozen: Value  # (d, d) the part of W(0) that never moves
+    frozen_norm: Value  # () its length
 
     def without_matrices(self) -> Frame:
         """What steps and lengths take; the way back to W is left out, which is most of the memory."""
         return self._replace(left=None, right=None, basis=None, frozen=None)
 
-    def logits(self, p: Any) -> Any:
+    def logits(self, p: Value) -> jax.Array:
         """(n, K, T) at the coordinates of one trial."""
         return jnp.einsum("nktp,p->nkt", self.features, p)
 
-    def matrix(self, p: Any) -> Any:
+    def matrix(self, p: Value) -> jax.Array:
         """W (d, d) at the coordinates of one trial."""
         return self.frozen + _outward(jnp.einsum("p,pxz->xz", p, self.basis), self.left, self.right)
 
-    def row(self, p: Any) -> Any:
+    def row(self, p: Value) -> jax.Array:
         """W as a row (1, p + 2) with all its lengths and angles: coordinates, frozen part, and 0 for what it lacks."""
         return jnp.concatenate([p, self.frozen_norm[None], jnp.zeros(1)])[None]
 
@@ -84,10 +86,13 @@ def make_frame(x: Array, z: Array, visible: np.ndarray | None, W: Array) -> tupl
     Returns:
         (frame, p (trials, size)).
     """
-    (trials, n, T, d), K = x.shape, z.shape[2]
+    trials, n, T, d = x.shape
+    K = z.shape[2]
     # The tokens of a sequence sum to zero: all but the last span them.
-    left, right = _spanning(x[:, :, :-1].reshape(trials, -1, d)), _spanning(z.reshape(trials, -1, d))
-    tokens, queries = x if left is None else x @ left[:, None], z if right is None else z @ right[:, None]
+    left = _spanning(x[:, :, :-1].reshape(trials, -1, d))
+    right = _spanning(z.reshape(trials, -1, d))
+    tokens = x if left is None else x @ left[:, None]
+    queries = z if right is None else z @ right[:, None]
     rows = np.broadcast_to(tokens[:, :, None], (trials, n, K, T, tokens.shape[-1]))
     if visible is not None:
         # Less the mean of what its own query sees: a shift of all logits of a query is not felt.
@@ -100,10 +105,13 @@ def make_frame(x: Array, z: Array, visible: np.ndarray | None, W: Array) -> tupl
     if basis is None:
         basis = np.broadcast_to(np.eye(rows.shape[-1]), (trials, rows.shape[-1], rows.shape[-1]))
     frame = Frame(
-        features=rows @ basis[:, None, None], left=left, right=right,
-        basis=np.ascontiguousarray(np.swapaxes(basis, -1, -2)).reshape(trials, -1, *shape), frozen=np.zeros_like(W),
+        features=rows @ basis[:, None, None],
+        left=left,
+        right=right,
+        basis=np.ascontiguousarray(np.swapaxes(basis, -1, -2)).reshape(trials, -1, *shape),
+        frozen=np.zeros_like(W),
         frozen_norm=np.zeros(trials),
-    )  # fmt: skip
+    )
     start = frame.coordinates(W)
     frozen = W - frame.matrices(start)
     return frame._replace(frozen=frozen, frozen_norm=_lengths(frozen)), start
@@ -127,7 +135,7 @@ def _lengths(W: Array) -> Array:
         return safe * np.linalg.norm(W / safe[:, None, None], axis=(-2, -1))
 
 
-def _outward(inside: Any, left: Any, right: Any) -> Any:
+def _outward(inside: Value, left: Value | None, right: Value | None) -> Any:
     """left inside right^T."""
     inside = inside if left is None else left @ inside
     return inside if right is None else inside @ right.swapaxes(-1, -2)

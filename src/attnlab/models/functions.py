@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from numpy.typing import ArrayLike
 
 from attnlab.checks import shown
 from attnlab.data.tokens import Tokens
@@ -15,6 +17,11 @@ from attnlab.errors import AttnlabError, InputError, message
 from attnlab.models.hashable import check_hashable
 from attnlab.models.heads import Concave, Head, Linear, Mlp, ReluSum
 from attnlab.models.losses import LOSSES, Loss
+from attnlab.models.scaled import Tree
+
+UserMetric: TypeAlias = Callable[[Any], ArrayLike]  # of what `view` of the model gives
+UserMetrics: TypeAlias = Mapping[str, UserMetric]
+UserFunctions: TypeAlias = tuple[tuple[str, UserMetric], ...]
 
 # What JAX raises where a function wants numbers while it is being compiled.
 _TRACED = (
@@ -57,25 +64,23 @@ def check_functions(tokens: Tokens, loss: Loss, head: Head) -> None:
 
 def check_loss(loss: Loss) -> None:
     """Refuse a loss of the user's own that cannot be compiled, or does not give one real number."""
-    if loss not in LOSSES.values():
-        function = getattr(loss, "function", loss.value)
+    function = getattr(loss, "function", getattr(loss, "value", None))
+    if loss not in LOSSES.values() and function is not None:
         _try("loss", function, "one margin, a number", jax.ShapeDtypeStruct((), jnp.float64))
 
 
-def _try(name: str, function: Callable[..., Any], called: str, *arguments: Any) -> None:
+def _try(name: str, function: Callable[..., object], called: str, *arguments: Tree) -> None:
     with told_as(name, called):
-        found = jax.eval_shape(function, *arguments)
-    if getattr(found, "shape", None) != ():
-        what = f"an array of shape {found.shape}" if hasattr(found, "shape") else shown(found)
+        result = jax.eval_shape(function, *arguments)
+    if getattr(result, "shape", None) != ():
+        what = f"an array of shape {result.shape}" if hasattr(result, "shape") else shown(result)
         raise InputError(message(f"`{name}` gives {what}; wanted one number.", f"it is called with {called}"))
-    if found.dtype.kind != "f":
-        raise InputError(
-            message(f"`{name}` gives a number of type {found.dtype}; wanted a real number, to take derivatives of.",
-                    "jnp.asarray(..., dtype=float)")
-        )  # fmt: skip
+    if result.dtype.kind != "f":
+        problem = f"`{name}` gives a number of type {result.dtype}; wanted a real number, to take derivatives of."
+        raise InputError(message(problem, "jnp.asarray(..., dtype=float)"))
 
 
-def check_metrics(metrics: Any) -> tuple[tuple[str, Callable[..., Any]], ...]:
+def check_metrics(metrics: UserMetrics | None) -> UserFunctions:
     """Names and functions of a user's own metrics; `None` is none."""
     if metrics is None:
         return ()
@@ -89,16 +94,16 @@ def check_metrics(metrics: Any) -> tuple[tuple[str, Callable[..., Any]], ...]:
     return tuple(metrics.items())
 
 
-def call_metrics(user: tuple[tuple[str, Callable[..., Any]], ...], view: Any) -> dict[str, Any]:
+def call_metrics(user: UserFunctions, view: object) -> dict[str, Array]:
     """Values of a user's own metrics, while a program is compiled."""
-    found = {}
+    values = {}
     for name, function in user:
         with told_as(f"metrics[{name!r}]", f"a {type(view).__name__}"):
             value = jnp.asarray(function(view))
         if value.dtype.kind not in "fiub":
             raise InputError(message(f"`metrics[{name!r}]` gives numbers of type {value.dtype}; wanted real ones."))
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _first_line(error: Exception, most: int = 200) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attnlab.checks import shown
 from attnlab.errors import InputError, message
 
 
-def check_hashable(name: str, function: Any) -> None:
+def check_hashable(name: str, function: object) -> None:
     """Refuse a function that cannot be told from others, as compiled programs are kept by their functions."""
     try:
         hash(function)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, shown
+from attnlab.checks import finite_array, number, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.hashable import check_hashable
 from attnlab.models.precision import in_float64
+from attnlab.models.scaled import Params
 
 
 class Head(ABC):
@@ -35,11 +36,11 @@ class Head(ABC):
 
     @staticmethod
     @abstractmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
+    def apply(constants: Params, output: Array) -> Array:
         """h(output), one number."""
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """What defines this head, for the record of a run."""
 
     @in_float64
@@ -48,7 +49,7 @@ class Head(ABC):
         apply = jax.vmap(jax.vmap(self.apply, (None, 0)), (None, 0))
         if tokens.trials is not None:
             apply = jax.vmap(apply)
-        values = np.asarray(apply(self.constants(tokens), tokens.x))
+        values = np.asarray(apply(self.constants(tokens), jnp.asarray(tokens.x)))
         if values.shape != tokens.x.shape[:-1]:
             wrong = values.shape[tokens.x.ndim - 1 :]
             raise InputError(message(f"`head` maps a token to an array of shape {wrong}; wanted one number."))
@@ -93,10 +94,10 @@ class Linear(Head):
             return np.einsum("...ntd,...d->...nt", tokens.x, _head_vector(tokens))
 
     @staticmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
+    def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["v"], output)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"name": self.name}
 
 
@@ -115,10 +116,10 @@ class Concave(Head):
         return {"v": _head_vector(tokens), "strength": _per_trial("strength", self.strength, (), tokens)}
 
     @staticmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
+    def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["v"], output) - constants["strength"] * jnp.dot(output, output)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"name": self.name, "strength": self.strength}
 
 
@@ -132,10 +133,10 @@ class ReluSum(Head):
         return {}
 
     @staticmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
+    def apply(constants: Params, output: Array) -> Array:
         return jnp.sum(jnp.maximum(output, 0.0))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"name": self.name}
 
 
@@ -158,21 +159,49 @@ class Mlp(Head):
         return {"V": V, "out": _per_trial("out", out, (V.shape[-1],), tokens)}
 
     @staticmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
+    def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["out"], jnp.maximum(output @ constants["V"], 0.0))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         out = None if self.out is None else np.asarray(self.out)
         return {"name": self.name, "V": np.asarray(self.V), "out": out}
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedMlp(Mlp):
+    """h(o) = sum_j r((V^T o)_j) with r(u) = width log(1 + e^(u / width)), a ReLU whose kink is rounded.
+
+    A flow that meets a kink of the ReLU slides along it; no integrator of smooth flows can follow. As the width
+    shrinks, the flow of this head tends to that sliding motion.
+    """
+
+    width: float = 1e-4
+    name = "rounded mlp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "width", number("width", self.width, above=0.0))
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        width = np.full(() if tokens.trials is None else tokens.trials, self.width)
+        return {**super().constants(tokens), "width": width}
+
+    @staticmethod
+    def apply(constants: Params, output: Array) -> Array:
+        width = constants["width"]
+        return jnp.dot(constants["out"], width * jax.nn.softplus(output @ constants["V"] / width))
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "width": self.width}
 
 
 @dataclass(frozen=True)
 class _OfOutput:
     """A user's function as an `apply`; equal for equal functions, so that a second run finds its program compiled."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Array], Array]
 
-    def __call__(self, constants: dict[str, Any], output: Any) -> Any:
+    def __call__(self, constants: Params, output: Array) -> Array:
         return self.function(output)
 
 
@@ -180,7 +209,7 @@ class _OfOutput:
 class FunctionHead(Head):
     """h(o) = your own function of one output vector, written with `jax.numpy`."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Array], Array]
     name: str = field(default="function", compare=False)
 
     def __post_init__(self) -> None:
@@ -197,11 +226,14 @@ class FunctionHead(Head):
     def apply(self) -> _OfOutput:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _OfOutput(self.function)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"name": self.name, "function": self.function}
 
 
-def as_head(head: str | Head | Callable[[Any], Any]) -> Head:
+HeadLike = str | Head | Callable[[Array], Array]
+
+
+def as_head(head: HeadLike) -> Head:
     """A head by name ("linear", "relu-sum"), as it is, or from your own function."""
     if isinstance(head, Head):
         return head

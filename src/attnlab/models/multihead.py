@@ -1,4 +1,4 @@
-"""Multi-head self-attention with a linear decoder, as an optimization problem.
+"""Multi-head self-attention with a linear decoder.
 
 One head maps a sequence x (T, d) to `F(x; U, W) = <U, softmax(x W x^T) x>`, where row t of the logits belongs to the
 query x_t. H heads are averaged as `H^(-1/2) sum_h F(x; U_h, W_h)`, and the objective is the mean over sequences of
@@ -12,143 +12,57 @@ million heads that start at zero cost as much as one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, finite_array, instance, number, one_of, shown
+from attnlab.checks import boolean_array, enough_memory, finite_array, instance, number, one_of, shown, whole
+from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import Params, ScaledGradient, unit_scale
-from attnlab.models.functions import check_loss
-from attnlab.models.losses import Loss, as_loss
-from attnlab.models.powers import MOST_WEIGHT, check_finite, check_range
-from attnlab.models.precision import in_float64
+from attnlab.models.model import (
+    COPIES,
+    MOST_SCALE,
+    Data,
+    HeadTokens,
+    Init,
+    Model,
+    Targets,
+    Weight,
+    Weights,
+    stacked,
+)
+from attnlab.models.powers import MOST_WEIGHT, check_range
+from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
+from attnlab.models.scaled import GivenWeights, Params, Value
 from attnlab.models.softmax import softmax
 
 Decoder = Literal["full", "pooling", "last"]
-MOST_HEADS = 1e100
 DECODERS: tuple[Decoder, ...] = ("full", "pooling", "last")
+MOST_HEADS = 1e100
 
 
-class HeadsProblem(NamedTuple):
-    """The arrays of one trial (or a batch of trials)."""
+class HeadsView(NamedTuple):
+    """What a metric of your own sees: one trial at one recorded step; weights are those of one head per group."""
 
-    x: Any  # (n, T, d)
-    y: Any  # (n,)
-    counts: Any  # (G,) heads per group
-    # (G,) the parameters of a group are held times this: 1, or sqrt(count), which makes their norm that of all heads.
-    held: Any
-
-
-class HeadsEvaluation(NamedTuple):
-    """What the model computes at one point."""
-
-    attention: Array  # (G, n, T, T)
+    params: Params
+    counts: Array  # (G,)
+    attention: Array | None  # (G, n, T, T)
     outputs: Array  # (n,)
     margins: Array  # (n,)
 
 
-@dataclass(frozen=True)
-class HeadsModel:
-    """What is trained: the decoder and the loss. Hashable; equal models share compiled programs.
+class HeadsCompared(NamedTuple):
+    """What the records of a trial compare with."""
 
-    Parameters are U, (G, T, d) for the full decoder and (G, d) for the others, and W (G, d, d).
-    """
-
-    decoder: Decoder
-    loss: Loss
-
-    @classmethod
-    def of(cls, decoder: str = "full", loss: Any = "logistic") -> HeadsModel:
-        """A model from its parts, checked."""
-        one_of("decoder", decoder, DECODERS)
-        chosen = as_loss(loss)
-        check_loss(chosen)
-        return cls(decoder, chosen)  # type: ignore[arg-type]
-
-    def attention(self, W: Array, x: Array) -> Array:
-        """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""
-        keys = jnp.einsum("nsd,ged->gnse", x, W)  # W x_s
-        return softmax(jnp.einsum("nte,gnse->gnts", x, keys))
-
-    def decoded(self, U: Array, attention: Array, x: Array) -> Array:
-        """<U, A x> of every group and sequence, (G, n)."""
-        if self.decoder == "full":
-            scores = jnp.einsum("gtd,nsd->gnts", U, x)
-            return jnp.sum(attention * scores, axis=(-2, -1))
-        kept = attention if self.decoder == "pooling" else attention[:, :, -1:]
-        return jnp.einsum("gns,gns->gn", jnp.sum(kept, axis=-2), jnp.einsum("gd,nsd->gns", U, x))
-
-    def outputs(self, params: Params, problem: HeadsProblem) -> tuple[Array, Array]:
-        """Outputs (n,) and attention weights."""
-        heads = jnp.sum(problem.counts)
-        own = {name: p / problem.held.reshape(-1, *[1] * (p.ndim - 1)) for name, p in params.items()}
-        attention = self.attention(own["W"], problem.x)
-        each = self.decoded(own["U"], attention, problem.x)
-        return jnp.einsum("g,gn->n", problem.counts, each) / jnp.sqrt(heads), attention
-
-    def evaluate(self, params: Params, problem: HeadsProblem) -> HeadsEvaluation:
-        """Attention weights, outputs and margins."""
-        outputs, attention = self.outputs(params, problem)
-        return HeadsEvaluation(attention, outputs, problem.y * outputs)
-
-    def gradient(self, params: Params, problem: HeadsProblem) -> tuple[ScaledGradient, HeadsEvaluation]:
-        """The gradient by the parameters as they are held, and the evaluation it came from.
-
-        Held once per group (`held` = 1) this is the gradient of one head; held times sqrt(count), it is that of the
-        objective in coordinates whose norm is that of all heads.
-        """
-        outputs, pull_back, attention = jax.vjp(lambda p: self.outputs(p, problem), params, has_aux=True)
-        margins = problem.y * outputs
-        log_slope = self.loss.log_slope(margins) - jnp.log(float(margins.shape[0]))
-        scale = jnp.max(log_slope)
-        scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
-        slope = self.loss.slope_sign(margins) * problem.y * jnp.exp(log_slope - scale)
-        (by_params,) = pull_back(slope)
-        # By a parameter held as s times that of one head the output moves c / s as fast; wanted is s.
-        share = problem.held**2 / problem.counts
-        parts = {name: unit_scale(g * share.reshape(-1, *[1] * (g.ndim - 1)), scale) for name, g in by_params.items()}
-        gradient = ScaledGradient({k: m for k, (m, _) in parts.items()}, {k: s for k, (_, s) in parts.items()})
-        return gradient, HeadsEvaluation(attention, outputs, margins)
-
-    def objective(self, evaluation: HeadsEvaluation) -> Array:
-        """Mean loss over sequences."""
-        return jnp.mean(self.loss.value(evaluation.margins))
-
-    def log_objective(self, evaluation: HeadsEvaluation) -> Array:
-        """Its logarithm, also where the objective underflows; NaN for losses that can be negative."""
-        logs = self.loss.log_value(evaluation.margins)
-        return jax.nn.logsumexp(logs) - jnp.log(float(logs.shape[0]))
-
-    def log_excess(self, problem: HeadsProblem, evaluation: HeadsEvaluation) -> Array:
-        """log of the objective above its infimum, which is zero."""
-        return self.log_objective(evaluation)
+    relevant: np.ndarray | None  # (n, T) tokens whose attention is recorded
+    test: Problem | None  # of other sequences
 
 
-Of = Literal["loss", "output"]
-
-
-def check_sequences(tokens: Any, name: str = "tokens") -> None:
-    """Refuse what a model of several heads would not see: masks, and labels of single queries."""
-    instance(name, tokens, Tokens, "al.Tokens", "al.Tokens.self_attention(x, y)")
-    check_range(name, tokens.x, 2)
-    if tokens.mask is not None or tokens.K is not None:
-        what = "a mask" if tokens.mask is not None else f"{tokens.K} queries with labels of their own"
-        raise InputError(
-            message(f"`{name}` has {what}; in a model of several heads every token asks, and sees all others.",
-                    "al.Tokens.self_attention(x, y, v), with y of shape (n,)")
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class MultiHead:
+class MultiHead(Model[Tokens]):
     """H heads of self-attention with a decoder each, in groups of equal heads.
 
     Args:
@@ -156,7 +70,8 @@ class MultiHead:
         decoder: "full" (U of shape (T, d)), "pooling" (one vector u for all tokens), or "last" (u on the last token).
         counts: heads per group, summing to H. None: one group where all heads start equal, else H groups of one.
 
-    Weights are {"U": (G, T, d), "W": (G, d, d)}, or U (G, d) for the other decoders, one entry per group.
+    Weights are {"U": (G, T, d), "W": (G, d, d)}, or U (G, d) for the other decoders, one entry per group. Derivatives
+    by them are by the weights of one head of each group.
 
     >>> import attnlab as al
     >>> tokens = al.data.sphere(n=6, T=3, d=4, seed=0)
@@ -169,10 +84,12 @@ class MultiHead:
     decoder: Decoder = "full"
     counts: tuple[float, ...] | None = None
 
-    def __init__(self, heads: int, decoder: Decoder = "full", counts: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, heads: int, decoder: Decoder = "full", counts: Sequence[float] | np.ndarray | None = None
+    ) -> None:
         if number("heads", heads, least=1, most=MOST_HEADS) % 1:
             raise InputError(message(f"`heads` is {heads!r}; wanted a whole number at least 1."))
-        HeadsModel.of(decoder)
+        one_of("decoder", decoder, DECODERS)
         if counts is not None:
             given = finite_array("counts", counts)
             if given.ndim != 1 or not given.size or given.min() < 1 or abs(given.sum() - heads) > 1e-9 * heads:
@@ -182,6 +99,22 @@ class MultiHead:
             counts = tuple(map(float, given))
         for name, value in (("heads", int(heads)), ("decoder", decoder), ("counts", counts)):
             object.__setattr__(self, name, value)
+
+    # Data and weights, with NumPy.
+
+    def accepts(self, data: object, name: str = "data") -> Tokens:
+        """Tokens in which every token asks and sees all others."""
+        tokens = instance(name, data, Tokens, "al.Tokens", "al.Tokens.self_attention(x, y)")
+        check_range(name, tokens.x, 2)
+        if tokens.mask is not None or tokens.K is not None:
+            what = "a mask" if tokens.mask is not None else f"{tokens.K} queries with labels of their own"
+            raise InputError(
+                message(
+                    f"`{name}` has {what}; in a model of several heads every token asks, and sees all others.",
+                    "al.Tokens.self_attention(x, y, v), with y of shape (n,)",
+                )
+            )
+        return tokens
 
     def grouped(self, groups: int) -> np.ndarray:
         """Heads in each of so many groups."""
@@ -197,183 +130,230 @@ class MultiHead:
             )
         return np.ones(groups)
 
-    def shapes(self, tokens: Tokens) -> dict[str, tuple[int, ...]]:
-        """Of the weights of one head."""
-        check_sequences(tokens)
+    def head_shapes(self, data: Tokens) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights of one head."""
+        tokens = self.accepts(data)
         return {"U": (tokens.T, tokens.d) if self.decoder == "full" else (tokens.d,), "W": (tokens.d, tokens.d)}
 
-    def check(self, tokens: Tokens, weights: Mapping[str, ArrayLike], name: str = "weights") -> dict[str, np.ndarray]:
-        """Weights as float64 with group axis, and the trial axis of `tokens` if it has one."""
-        check_sequences(tokens)
+    def shapes(self, data: Tokens) -> dict[str, Weight]:
+        """Of all groups, as many as there are where heads start apart."""
+        groups = self.heads if self.counts is None else len(self.counts)
+        return {name: Weight((groups, *shape), "gaussian") for name, shape in self.head_shapes(data).items()}
+
+    def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
+        """ "zeros" (one group), "gaussian" (every head of its own), or {"U": .., "W": ..} of the groups."""
+        scale, seed = number("init_scale", scale, least=0, most=MOST_SCALE), whole("seed", seed, 0)
+        if init is not None and not isinstance(init, str):
+            if not isinstance(init, Mapping):
+                raise InputError(message("`init` is an array; wanted {'U': .., 'W': ..} for a model of several heads."))
+            return self.check(data, init, "init")
+        lead = () if data.trials is None else (data.trials,)
+        groups = 1 if init == "zeros" and self.counts is None else self.shapes(data)["W"].shape[0]
+        shapes = {name: (groups, *shape) for name, shape in self.head_shapes(data).items()}
+        size = sum(float(np.prod(shape)) for shape in shapes.values()) * (data.trials or 1)
+        what = f"Weights of {groups} groups of heads and their gradients"
+        enough_memory(COPIES * size, what, "fewer heads, or `counts=`")
+        if init == "zeros":
+            return {name: np.zeros((*lead, *shape)) for name, shape in shapes.items()}
+        if init != "gaussian":
+            raise InputError(
+                message(
+                    f"`init` is {shown(init)}; a model of several heads starts at 'zeros', 'gaussian' or given "
+                    "weights.",
+                    "init='zeros'",
+                )
+            )
+
+        def draw(rng: np.random.Generator) -> Weights:
+            return {name: scale * rng.standard_normal(shape) for name, shape in shapes.items()}
+
+        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data)
+
+    def check(self, data: Tokens, weights: GivenWeights, name: str = "weights") -> Weights:
+        """Weights as float64 with group axis, and the trial axis of the data if they have one."""
         if not isinstance(weights, Mapping) or set(weights) != {"U", "W"}:
             given = sorted(map(str, weights)) if isinstance(weights, Mapping) else shown(weights)
             raise InputError(message(f"`{name}` has {given}; wanted {{'U': .., 'W': ..}}."))
-        lead = () if tokens.trials is None else (tokens.trials,)
-        found, groups = {}, set()
-        for key, shape in self.shapes(tokens).items():
-            value = finite_array(f"{name}[{key!r}]", weights[key])
-            if value.shape == shape:  # one head: a group of its own
-                value = value[None]
-            if value.ndim == len(shape) + 1 and value.shape[1:] == shape:
-                value = np.broadcast_to(value, lead + value.shape)
-            grouped = value.ndim > len(shape) and value.shape[-len(shape) - 1] > 0
-            if not grouped or value.shape[: -len(shape) - 1] != lead or value.shape[-len(shape) :] != shape:
-                per_trial = ", or that per trial" if lead else ""
-                sizes = ", ".join(map(str, shape))
-                raise InputError(
-                    message(f"`{name}[{key!r}]` has shape {value.shape}; wanted shape (G, {sizes}){per_trial}.")
-                )
-            check_range(f"{name}[{key!r}]", value, len(shape), MOST_WEIGHT)
-            found[key] = np.array(value)
-            groups.add(value.shape[len(lead)])
-        if len(groups) > 1:
-            raise InputError(message(f"`{name}` has U and W of {sorted(groups)} groups; wanted one number of groups."))
-        return found
+        checked = {
+            key: self._of_groups(f"{name}[{key!r}]", weights[key], shape, data.trials)
+            for key, shape in self.head_shapes(data).items()
+        }
+        groups = {key: value.shape[0 if data.trials is None else 1] for key, value in checked.items()}
+        if len(set(groups.values())) > 1:
+            numbers = sorted(set(groups.values()))
+            raise InputError(message(f"`{name}` has U and W of {numbers} groups; wanted one number of groups."))
+        return checked
 
-    def problem(self, tokens: Tokens, groups: int, *, all_heads: bool = False) -> HeadsProblem:
-        """The arrays for so many groups; with `all_heads` parameters are held times sqrt(count)."""
-        counts = self.grouped(groups)
-        lead = () if tokens.trials is None else (tokens.trials,)
-        counts = np.array(np.broadcast_to(counts, (*lead, groups)))
-        return HeadsProblem(tokens.x, tokens.y, counts, np.sqrt(counts) if all_heads else np.ones_like(counts))
+    def _of_groups(self, name: str, given: ArrayLike, shape: tuple[int, ...], trials: int | None) -> np.ndarray:
+        """One weight as (G, ...) after the trial axis; that of one head is a group of its own."""
+        lead = () if trials is None else (trials,)
+        value = finite_array(name, given)
+        if value.shape == shape:
+            value = value[None]
+        if value.ndim == len(shape) + 1 and value.shape[1:] == shape:
+            value = np.broadcast_to(value, lead + value.shape)
+        grouped = value.ndim > len(shape) and value.shape[-len(shape) - 1] > 0
+        if not grouped or value.shape[: -len(shape) - 1] != lead or value.shape[-len(shape) :] != shape:
+            per_trial = ", or that per trial" if lead else ""
+            sizes = ", ".join(map(str, shape))
+            raise InputError(message(f"`{name}` has shape {value.shape}; wanted shape (G, {sizes}){per_trial}."))
+        check_range(name, value, len(shape), MOST_WEIGHT)
+        return np.array(value)
 
-    def output(self, tokens: Tokens, weights: Mapping[str, ArrayLike]) -> np.ndarray:
-        """`H^(-1/2) sum_h F(x_i; U_h, W_h)`, (n,) after the trial axis."""
-        return self._evaluated(tokens, weights, "logistic")[1]
+    def constants(self, data: Tokens, weights: Weights) -> dict[str, np.ndarray]:
+        """Heads per group."""
+        counts = self.grouped(weights["W"].shape[-3])
+        return {"counts": counts if data.trials is None else np.tile(counts, (data.trials, 1))}
 
-    def attention(self, tokens: Tokens, weights: Mapping[str, ArrayLike]) -> np.ndarray:
-        """softmax(x_i W_g x_i^T), (G, n, T, T) after the trial axis."""
-        return self._evaluated(tokens, weights, "logistic")[2]
+    def held(self, data: Tokens, weights: Weights, *, isotropic: bool) -> Held | None:
+        """Rules that see lengths and sums alone see those of all heads; others see one head of each group."""
+        counts = self.constants(data, weights)["counts"]
+        if (counts == 1).all():
+            return None
+        root = {
+            name: np.sqrt(counts).reshape(*counts.shape, *[1] * (w.ndim - counts.ndim)) for name, w in weights.items()
+        }
+        if isotropic:
+            return Held({name: 1.0 / r for name, r in root.items()})
+        return Held(None, metric={name: 1.0 / (r * r) for name, r in root.items()})
 
-    def loss(self, tokens: Tokens, weights: Mapping[str, ArrayLike], *, loss: Any = "logistic") -> np.ndarray:
-        """The training objective, mean loss(y output)."""
-        return self._evaluated(tokens, weights, loss)[0]
+    def problem(self, data: Tokens, weights: Weights, held: Held | None = None) -> Problem:
+        """Tokens and labels; queries are the tokens."""
+        return Problem.of(x=data.x, y=data.y, constants=self.constants(data, weights), held=held)
 
-    @in_float64
-    def _evaluated(self, tokens: Tokens, weights: Mapping[str, ArrayLike], loss: Any) -> tuple[np.ndarray, ...]:
-        params, problem, model = self._prepared(tokens, weights, loss)
-        found = tuple(map(np.asarray, _evaluated(model, params, problem, tokens.trials is not None)))
-        check_finite("loss" if np.isfinite(found[1]).all() else "output", found)
-        return found
+    def heads_as_tokens(self, data: Tokens, weights: GivenWeights) -> list[HeadTokens]:
+        """One head of each group; every token asks, and its logits are `x_t W x_s`, those of a layer with W^T."""
+        checked = self.check(data, weights)
+        labels = np.repeat(data.y[:, None], data.T, axis=1)
+        tokens = Tokens(x=data.x, z=data.x, y=labels, v=np.zeros(data.d))
+        return [HeadTokens(f"W[{group}]", tokens, W.T) for group, W in enumerate(checked["W"])]
 
-    @in_float64
-    def gradient(
-        self, tokens: Tokens, weights: Mapping[str, ArrayLike], *, loss: Any = "logistic"
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The gradient of the objective by the weights of one head of each group, as (mantissa, log_scale)."""
-        params, problem, model = self._prepared(tokens, weights, loss)
-        scaled = _sloped(model, params, problem, tokens.trials is not None)
-        check_finite("gradient", [*scaled.mantissa.values(), *scaled.log_scale.values()])
-        return jax.tree.map(np.asarray, scaled.mantissa), jax.tree.map(np.asarray, scaled.log_scale)
+    def compiled_as(self) -> MultiHead:
+        """Any number of heads: their counts enter as data."""
+        return MultiHead(1, self.decoder)
 
-    @in_float64
-    def features(self, tokens: Tokens, weights: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-        """The gradient of every output by the weights of one head of each group: U (n, G, T, d), W (n, G, d, d)."""
-        params, problem, model = self._prepared(tokens, weights, "logistic", one=True)
-        slopes = _featured(model, params, problem)
-        check_finite("gradient of the output", slopes.values())
-        return jax.tree.map(np.asarray, slopes)
+    # In the compiled program, on one trial.
 
-    @in_float64
-    def hessian_product(
-        self,
-        tokens: Tokens,
-        weights: Mapping[str, ArrayLike],
-        direction: Mapping[str, ArrayLike],
-        *,
-        of: Of = "loss",
-        loss: Any = "logistic",
-    ) -> dict[str, np.ndarray]:
-        """The Hessian over all heads, times a direction that is equal within groups; one entry per group.
+    def output(self, weights: Params, example: Example) -> Array:
+        """The average over heads, of one sequence."""
+        counts = self.grouped(weights["W"].shape[0])
+        alone = Problem.of(x=example.x[None], y=None, constants={"counts": jnp.asarray(counts)})
+        return self.forward(weights, alone).outputs[0]
 
-        `of` is "loss", or "output" for the sum of the outputs (one sequence: of that output). One data set.
+    def forward(self, weights: Params, problem: Problem) -> Forward:
+        """Outputs (n,), and attention (G, n, T, T)."""
+        counts = head_counts(problem)
+        attention = self.attend(weights["W"], problem.x)
+        each = self.decoded(weights["U"], attention, problem.x)
+        return Forward(jnp.einsum("g,gn->n", counts, each) / jnp.sqrt(jnp.sum(counts)), attention)
+
+    def attend(self, W: Value, x: Array) -> Array:
+        """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""
+        keys = jnp.einsum("nsd,ged->gnse", x, W)  # W x_s
+        return softmax(jnp.einsum("nte,gnse->gnts", x, keys))
+
+    def decoded(self, U: Value, attention: Array, x: Array) -> Array:
+        """<U, A x> of every group and sequence, (G, n)."""
+        if self.decoder == "full":
+            scores = jnp.einsum("gtd,nsd->gnts", U, x)
+            return jnp.sum(attention * scores, axis=(-2, -1))
+        queries = attention if self.decoder == "pooling" else attention[:, :, -1:]
+        return jnp.einsum("gns,gns->gn", jnp.sum(queries, axis=-2), jnp.einsum("gd,nsd->gns", U, x))
+
+    def records(self, objective: Objective, seen: Seen) -> Params:
+        """Metrics of one trial; norms, distances and cosines are over all H heads.
+
+        | name | meaning |
+        |---|---|
+        | `error` | share of sequences with a margin of at most 0 |
+        | `norm` | Euclidean norm of all weights |
+        | `norm_U`, `norm_W` | H^(-1/2) sum_h |U_h|, and the mean of |W_h| |
+        | `largest_norm` | the largest norm of one head |
+        | `margin`, `normalized_margin` | least y output, and that over norm_U |
+        | `attention` | mean weight on the tracked tokens, over heads, sequences and queries |
+        | `test_loss`, `test_error` | on the test sequences |
+        | `distance_NAME`, `cosine_U_NAME`, `cosine_W_NAME` | from each target |
+
+        The last two lines and `attention` are there if asked for. `log_gradient_norm` and `step_length` are over all
+        heads for rules that see lengths alone; for others (Adam) over one head of each group.
         """
-        one_of("of", of, ("loss", "output"))
-        params, problem, model = self._prepared(tokens, weights, loss, one=True)
-        towards = self.check(tokens, direction, "direction")
-        product = _curved(model, params, problem, towards, of)
-        check_finite("product with the Hessian", product.values())
-        return jax.tree.map(np.asarray, product)
+        problem, forward = seen.problem, seen.forward
+        counts = head_counts(problem)
+        heads = jnp.sum(counts)
+        weights = objective.weights(seen.params, problem)
+        squares = {name: _squared(w) for name, w in weights.items()}
+        norm_U = jnp.sum(counts * jnp.sqrt(squares["U"])) / jnp.sqrt(heads)
+        margins = problem.y * forward.outputs
+        margin = jnp.min(margins)
+        metrics = {
+            "error": _error(margins),
+            "norm": jnp.sqrt(jnp.sum(counts * (squares["U"] + squares["W"]))),
+            "norm_U": norm_U,
+            "norm_W": jnp.sum(counts * jnp.sqrt(squares["W"])) / heads,
+            "largest_norm": jnp.sqrt(jnp.max(squares["U"] + squares["W"])),
+            "margin": margin,
+            "normalized_margin": jnp.where(norm_U > 0, margin / jnp.where(norm_U > 0, norm_U, 1.0), jnp.nan),
+        }
+        if seen.compared.relevant is not None:
+            on = jnp.sum(jnp.where(seen.compared.relevant[None, :, None, :], forward.attention, 0.0), axis=-1)
+            metrics["attention"] = jnp.sum(counts * jnp.mean(on, axis=(1, 2))) / heads
+        if seen.compared.test is not None:
+            test = seen.compared.test
+            outputs = self.forward(weights, test).outputs
+            metrics["test_loss"] = objective.loss.objective(outputs, test.y)
+            metrics["test_error"] = _error(test.y * outputs)
+        for name, target in seen.targets.items():
+            away = sum(jnp.sum(counts * _squared(weights[key] - target[key])) for key in weights)
+            metrics[f"distance_{name}"] = jnp.sqrt(away)
+            for key, w in weights.items():
+                inner = jnp.sum(counts * jnp.sum(w * target[key], axis=tuple(range(1, w.ndim))))
+                size = jnp.sum(counts * squares[key]) * jnp.sum(counts * _squared(target[key]))
+                safe = jnp.sqrt(jnp.where(size > 0, size, 1.0))
+                metrics[f"cosine_{key}_{name}"] = jnp.where(size > 0, inner / safe, jnp.nan)
+        return metrics
 
-    @in_float64
-    def hessian(
-        self, tokens: Tokens, weights: Mapping[str, ArrayLike], *, of: Of = "loss", loss: Any = "logistic"
-    ) -> np.ndarray:
-        """The dense Hessian over all groups, in the order U then W of the flattened weights; for small sizes.
+    def view(self, weights: Params, problem: Problem, forward: Forward) -> HeadsView:
+        """What a user's own metrics see."""
+        margins = problem.y * forward.outputs
+        return HeadsView(weights, head_counts(problem), forward.attention, forward.outputs, margins)
 
-        With groups of one head each it is that of all heads. One data set.
-        """
-        one_of("of", of, ("loss", "output"))
-        params, problem, model = self._prepared(tokens, weights, loss, one=True)
-        size = sum(p.size for p in params.values())
-        enough_memory(4.0 * size * size, f"The Hessian of {size} weights", "hessian_product")
-        if (problem.counts != 1).any():
-            problem = "`weights` are of groups of several heads; the dense Hessian is over single ones."
-            raise InputError(message(problem, "hessian_product works on groups"))
-        hessian = np.asarray(_dense(model, params, problem, of))
-        check_finite("Hessian", [hessian])
-        return hessian
+    # What records compare with.
 
-    def _prepared(
-        self, tokens: Tokens, weights: Mapping[str, ArrayLike], loss: Any, *, one: bool = False
-    ) -> tuple[dict[str, np.ndarray], HeadsProblem, HeadsModel]:
-        check_sequences(tokens)
-        if one and tokens.trials is not None:
-            raise InputError(
-                message(f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.", "tokens[0]")
-            )
-        params = self.check(tokens, weights)
-        groups = params["W"].shape[-3]
-        return params, self.problem(tokens, groups), HeadsModel.of(self.decoder, loss)
+    def compared(
+        self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
+    ) -> HeadsCompared:
+        """Tokens to follow, a mask (n, T), and test sequences."""
+        relevant = None
+        if track is not None:
+            wanted = f"a mask of shape {data.x.shape[:-1]}, True at the tokens to follow"
+            relevant = boolean_array("track", track, wanted)
+            if relevant.shape != data.x.shape[:-1]:
+                raise InputError(message(f"`track` has shape {relevant.shape}; wanted {wanted}."))
+        return HeadsCompared(relevant, self.test_problem(data, start, test))
 
-
-@partial(jax.jit, static_argnames=("model", "batch"))
-def _evaluated(model: HeadsModel, params: Any, problem: HeadsProblem, batch: bool) -> tuple[Any, ...]:
-    def one(params: Any, problem: HeadsProblem) -> tuple[Any, ...]:
-        found = model.evaluate(params, problem)
-        return model.objective(found), found.outputs, found.attention
-
-    return (jax.vmap(one) if batch else one)(params, problem)
-
-
-@partial(jax.jit, static_argnames=("model", "batch"))
-def _sloped(model: HeadsModel, params: Any, problem: HeadsProblem, batch: bool) -> ScaledGradient:
-    def one(params: Any, problem: HeadsProblem) -> ScaledGradient:
-        return model.gradient(params, problem)[0]
-
-    return (jax.vmap(one) if batch else one)(params, problem)
-
-
-def _per_head(problem: HeadsProblem, by_params: Any) -> Any:
-    """A derivative by the parameters of groups, as one by those of a single head of each."""
-    return jax.tree.map(lambda g: g / problem.counts.reshape(-1, *[1] * (g.ndim - 1)), by_params)
-
-
-@partial(jax.jit, static_argnames="model")
-def _featured(model: HeadsModel, params: Any, problem: HeadsProblem) -> Any:
-    def slope(x: Any) -> Any:
-        alone = problem._replace(x=x[None], y=problem.y[:1])
-        return _per_head(problem, jax.grad(lambda p: model.outputs(p, alone)[0][0])(params))
-
-    return jax.vmap(slope)(problem.x)
+    def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
+        """Weights of one head, or of every group, to compare with."""
+        named = self._named_targets(data, targets, start)
+        axis = 0 if data.trials is None else 1
+        groups = start["W"].shape[axis]
+        for name, target in named.items():
+            given = target["W"].shape[axis]
+            if given not in (1, groups):
+                raise InputError(message(f"target {name!r} has {given} groups; wanted 1 or {groups}."))
+            named[name] = {key: np.array(np.broadcast_to(w, start[key].shape)) for key, w in target.items()}
+        return named
 
 
-def _scalar(model: HeadsModel, problem: HeadsProblem, of: Of) -> Any:
-    if of == "loss":
-        return lambda p: model.objective(model.evaluate(p, problem))
-    return lambda p: jnp.sum(model.outputs(p, problem)[0])
+def head_counts(problem: Problem) -> Array:
+    """Heads per group, (G,)."""
+    assert problem.constants is not None
+    return problem.constants["counts"]
 
 
-@partial(jax.jit, static_argnames=("model", "of"))
-def _curved(model: HeadsModel, params: Any, problem: HeadsProblem, towards: Any, of: Of) -> Any:
-    slope = jax.grad(_scalar(model, problem, of))
-    return _per_head(problem, jax.jvp(slope, (params,), (towards,))[1])
+def _squared(weights: Value) -> Array:
+    """Squared norms of groups, (G,)."""
+    return jnp.sum(weights * weights, axis=tuple(range(1, weights.ndim)))
 
 
-@partial(jax.jit, static_argnames=("model", "of"))
-def _dense(model: HeadsModel, params: Any, problem: HeadsProblem, of: Of) -> Any:
-    from jax.flatten_util import ravel_pytree
-
-    flat, back = ravel_pytree(params)
-    value = _scalar(model, problem, of)
-    return jax.hessian(lambda p: value(back(p)))(flat)
+def _error(margins: Array) -> Array:
+    return jnp.mean(jnp.where(margins > 0, 0.0, 1.0))

@@ -1,72 +1,76 @@
-"""Networks with one real output per sequence, trained on squared errors: what all of them share.
-
-A network says which weights it has, how they start, and how tokens become outputs (`forward`, a pure function written
-with JAX). Everything else, for one data set or a batch of trials, is here.
-"""
+"""Networks with one real output per sequence and a width: what the encoder and its baselines share."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, finite_array, shown, whole
-from attnlab.data.families import START_STREAM, each_trial
+from attnlab.checks import shown
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
-from attnlab.models.attention import Params, ScaledGradient
-from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_finite, check_range
-from attnlab.models.precision import in_float64
-from attnlab.models.regression import Reduction, RegressionModel, RegressionProblem
+from attnlab.models.model import Compared, Data, Init, Model, Targets, Weight, Weights
+from attnlab.models.powers import LEAST_SQUARABLE, check_range
+from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
+from attnlab.models.scaled import Params, Value
 
-Law = Literal["lecun", "he", "ntk"]
-LAWS: tuple[Law, ...] = ("lecun", "he", "ntk")
-Weights = Mapping[str, ArrayLike]
+NetworkLaw = Literal["lecun", "he", "ntk"]
+NETWORK_LAWS: tuple[NetworkLaw, ...] = ("lecun", "he", "ntk")
 MOST_WIDTH = 10**9
+# Over so much of their argument kinks are rounded for gradient flow: where it arrives at a kink from both sides it has
+# to slide along, and an integrator would cross it forever.
+FLOW_KINK = 1e-5
 
 
-class Forward(NamedTuple):
-    """What a network computes for sequences (n, T, d)."""
+class NetworkView(NamedTuple):
+    """What a metric of your own sees: one trial at one recorded step."""
 
+    params: Params  # the weights of the network
+    x: Array  # (n, T, d)
     outputs: Array  # (n,)
-    hidden: Array  # (n, m), what the output layer sees
-    attention: Array  # (n, T, T); (n, 0, 0) without attention
+    errors: Array  # (n,) outputs less labels
+    hidden: Array | None  # (n, m)
+    attention: Array | None  # (n, T, T)
 
 
-class Network(ABC):
-    """A network of some width, frozen and hashable; equal networks share compiled programs.
+class _Settings:
+    """Fields that every network has, in an order of its own."""
+
+    width: int
+    init: NetworkLaw
+    parameterization: Literal["standard", "ntk"]
+    kink_width: float
+
+
+class Network(_Settings, Model[Sequences]):
+    """A network of some width.
 
     Attributes:
         width: m.
         init: law of the random start, "lecun", "he" or "ntk".
         parameterization: "standard", or "ntk": weights are held divided by 1 / sqrt(columns), so that gradient descent
             with step s moves a matrix of c columns by s / c times its gradient.
-        frozen: names of weights that are drawn and never trained.
     """
 
-    width: int
-    init: Law
-    parameterization: Literal["standard", "ntk"]
-    frozen: tuple[str, ...] = ()
+    usual_loss: ClassVar[str] = "half_sum"
 
     @abstractmethod
-    def shapes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
-        """Of the weights by name, in the order in which they are drawn."""
+    def sizes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights by name, in the order in which they are drawn."""
 
-    @abstractmethod
-    def forward(self, weights: Params, x: Array) -> Forward:
-        """Outputs, hidden layer and attention for x (n, T, d); JAX, one trial."""
+    def relu(self, x: Array) -> Array:
+        """max(x, 0), its kink rounded over `kink_width` if that is not 0."""
+        return jax.nn.relu(x) if self.kink_width == 0 else rounded_relu(x, self.kink_width)
 
-    def outputs(self, weights: Params, x: Array) -> Array:
-        """Outputs (n,) alone; JAX, one trial."""
-        return self.forward(weights, x).outputs
+    def for_flow(self) -> Network:
+        """The same with kinks that gradient flow can slide along."""
+        return self if self.kink_width > 0 else replace(self, kink_width=FLOW_KINK)
 
     @property
     def tau1(self) -> float:
@@ -76,104 +80,125 @@ class Network(ABC):
     def variances(self, T: int, d: int) -> dict[str, float]:
         """Of the Gaussian entries at the start: 1, 2 or as many over the number of columns, by law."""
         gain = {"lecun": 1.0, "he": 2.0}.get(self.init)
-        return {name: 1.0 if gain is None else gain / shape[-1] for name, shape in self.shapes(T, d).items()}
+        return {name: 1.0 if gain is None else gain / shape[-1] for name, shape in self.sizes(T, d).items()}
 
-    def held(self, T: int, d: int) -> dict[str, float]:
+    def hold_factors(self, T: int, d: int) -> dict[str, float]:
         """Weights are trained divided by this."""
         if self.parameterization == "standard":
-            return dict.fromkeys(self.shapes(T, d), 1.0)
-        return {name: shape[-1] ** -0.5 for name, shape in self.shapes(T, d).items()}
+            return dict.fromkeys(self.sizes(T, d), 1.0)
+        return {name: shape[-1] ** -0.5 for name, shape in self.sizes(T, d).items()}
 
-    def initial(self, data: Sequences, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random weights for this data, per trial where there are trials; trial i draws from its own stream."""
-        data, seed = Sequences.of(data), whole("seed", seed, 0)
-        shapes, variances = self.shapes(data.T, data.d), self.variances(data.T, data.d)
-        self._room(data)
+    def shapes(self, data: Sequences) -> dict[str, Weight]:
+        """Of the weights by name."""
+        variances = self.variances(data.T, data.d)
+        return {
+            name: Weight(shape, "gaussian", float(np.sqrt(variances[name])))
+            for name, shape in self.sizes(data.T, data.d).items()
+        }
 
-        def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
-            return {name: np.sqrt(variances[name]) * rng.standard_normal(shape) for name, shape in shapes.items()}
+    def accepts(self, data: object, name: str = "data") -> Sequences:
+        """Sequences, or the x and y of tokens."""
+        sequences = Sequences.of(data, name)
+        check_range(name, sequences.x, 2, least=LEAST_SQUARABLE)
+        return sequences
 
-        drawn = each_trial(draw, seed, data.trials, START_STREAM)
-        if data.trials is None:
-            return drawn[0]
-        return {name: np.stack([one[name] for one in drawn]) for name in shapes}
-
-    def _room(self, data: Sequences) -> None:
-        """Refuse weights that would not fit into memory."""
-        count = sum(math.prod(shape) for shape in self.shapes(data.T, data.d).values())
-        enough_memory(2.0 * count * (data.trials or 1), f"The weights of {self!r} for {data!r}", "a smaller width")
-
-    def check(self, data: Sequences, weights: Weights, name: str = "weights") -> dict[str, np.ndarray]:
-        """Weights as float64, with the trial axis of the data if it has one."""
-        data = Sequences.of(data, "data")
-        check_range("data", data.x, 2, least=LEAST_SQUARABLE)
-        shapes = self.shapes(data.T, data.d)
-        if not isinstance(weights, Mapping) or set(weights) != set(shapes):
-            given = sorted(map(str, weights)) if isinstance(weights, Mapping) else shown(weights)
+    def start(self, data: Sequences, init: Init, scale: float, seed: int) -> Weights:
+        """From the law of the network (None), or from given weights."""
+        if isinstance(init, str):
             raise InputError(
-                message(f"`{name}` has {given}; wanted {', '.join(shapes)}.", "model.initial(data, seed=0)")
+                message(
+                    f"`init` is {shown(init)}; a network starts from its own law, or from given weights.",
+                    "al.models.Encoder(width, init='he')",
+                )
             )
+        if not (np.ndim(scale) == 0 and scale == 1):
+            raise InputError(message("`init_scale` is not for a network.", "init= takes its weights"))
+        return super().start(data, init, 1.0, seed)
+
+    def held(self, data: Sequences, weights: Weights, *, isotropic: bool) -> Held | None:
+        """Under the "ntk" parameterization each matrix times the root of its number of columns."""
+        if self.parameterization == "standard":
+            return None
         lead = () if data.trials is None else (data.trials,)
-        found = {}
-        for key, shape in shapes.items():
-            value = finite_array(f"{name}[{key!r}]", weights[key])
-            if value.shape not in (shape, lead + shape):
-                raise InputError(
-                    message(f"`{name}[{key!r}]` has shape {value.shape}; wanted {shape}"
-                            f"{', or that per trial' if lead else ''}.")
-                )  # fmt: skip
-            check_range(f"{name}[{key!r}]", value, len(shape), MOST_WEIGHT)
-            found[key] = np.array(np.broadcast_to(value, lead + shape))
-        return found
+        factors = self.hold_factors(data.T, data.d)
+        return Held({name: np.full((*lead, *[1] * (w.ndim - len(lead))), factors[name]) for name, w in weights.items()})
 
-    def output(self, data: Sequences, weights: Weights) -> np.ndarray:
-        """Outputs (n,), after the trial axis."""
-        return self._forward(data, weights).outputs
+    def problem(self, data: Sequences, weights: Weights, held: Held | None = None) -> Problem:
+        """Tokens and labels."""
+        return Problem.of(x=data.x, y=data.y, held=held)
 
-    def hidden(self, data: Sequences, weights: Weights) -> np.ndarray:
-        """What the output layer sees, F_pre (n, m), after the trial axis."""
-        return self._forward(data, weights).hidden
+    def output(self, weights: Params, example: Example) -> Array:
+        """The output of one sequence."""
+        return self.forward(weights, Problem.of(x=example.x[None], y=None)).outputs[0]
 
-    def attention(self, data: Sequences, weights: Weights) -> np.ndarray:
-        """Attention weights (n, T, T) of the last block, after the trial axis."""
-        return self._forward(data, weights).attention
+    def records(self, objective: Objective, seen: Seen) -> Params:
+        """Metrics of one trial, of the weights that are trained; norms are Frobenius norms.
 
-    @in_float64
-    def _forward(self, data: Sequences, weights: Weights) -> Any:
-        data = Sequences.of(data)
-        found = _forwarded(self, self.check(data, weights), data.x, data.trials is not None)
-        check_finite("output", found)
-        return jax.tree.map(np.asarray, found)
+        | name | meaning |
+        |---|---|
+        | `norm`, `moved` | of all weights, and of their way from the start |
+        | `moved_NAME` | the way of one matrix from its start |
+        | `hidden_moved` | the way of the hidden layer F_pre (n, m) |
+        | `relative_step` | length of the next step, over the norm of the start; NaN if that is 0 |
+        | `test_loss` | on the test sequences, if there are any |
 
-    @in_float64
-    def loss(self, data: Sequences, weights: Weights, *, loss: Reduction = "half_sum") -> np.ndarray:
-        """The training objective; see `attnlab.models.regression.REDUCTIONS`."""
-        data = Sequences.of(data)
-        model = RegressionModel.of(self, loss)
-        value = np.asarray(model.objective_of(data.y, self.output(data, weights)))
-        check_finite("loss", [value])
-        return value
+        `log_gradient_norm` and `step_length` are of the parameters as they are held.
+        """
+        held, compared = seen.problem.held, seen.compared
+        weights = objective.weights(seen.params, seen.problem)
+        step = seen.update if held is None else held.weights(seen.update)
+        trained = [name for name in weights if name not in objective.frozen]
+        moved = {name: _norm(weights[name] - compared.start[name]) for name in trained}
+        begun = _total([_norm(compared.start[name]) for name in trained])
+        metrics = {
+            "norm": _total([_norm(weights[name]) for name in trained]),
+            "moved": _total(list(moved.values())),
+            **{f"moved_{name}": length for name, length in moved.items()},
+            "hidden_moved": _norm(seen.forward.hidden - compared.hidden),
+            "relative_step": _total([_norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
+        }
+        if compared.test is not None:
+            forward = self.forward(weights, compared.test)
+            metrics["test_loss"] = objective.loss.objective(forward.outputs, compared.test.y)
+        return metrics
 
-    @in_float64
-    def gradient(
-        self, data: Sequences, weights: Weights, *, loss: Reduction = "half_sum"
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The gradient of the objective by the weights, as (mantissa, log_scale)."""
-        data = Sequences.of(data)
-        model, checked = RegressionModel.of(self, loss, plain=True), self.check(data, weights)
-        scaled = _sloped(model, checked, RegressionProblem(data.x, data.y), data.trials is not None)
-        check_finite("gradient", [*scaled.mantissa.values(), *scaled.log_scale.values()])
-        return jax.tree.map(np.asarray, scaled.mantissa), jax.tree.map(np.asarray, scaled.log_scale)
+    def view(self, weights: Params, problem: Problem, forward: Forward) -> NetworkView:
+        """What a user's own metrics see."""
+        errors = forward.outputs - problem.y
+        return NetworkView(weights, problem.x, forward.outputs, errors, forward.hidden, forward.attention)
+
+    def compared(
+        self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
+    ) -> Compared:
+        """Weights and hidden layer at the start, and test sequences."""
+        if track is not None:
+            raise InputError(message("`track` is not for a network.", "metrics= takes your own"))
+        return Compared(start, self._hidden_at_start(data, start), self.test_problem(data, start, test))
+
+    def _hidden_at_start(self, data: Sequences, start: Weights) -> np.ndarray:
+        """F_pre (n, m), infinite in trials that overflow; not in all."""
+        forward = self.unchecked_forward(data, start)
+        if not np.isfinite(forward.outputs).any():
+            raise InputError(message("`init` makes every output overflow at the start.", "smaller weights"))
+        return np.asarray(forward.hidden)
+
+    def targets(self, data: Sequences, targets: Targets | None, start: Weights) -> dict[str, Weights]:
+        """None: what a network is to become is not known by its weights."""
+        if targets is not None:
+            raise InputError(message("`targets` is not for a network.", "init= takes its weights, metrics= your own"))
+        return {}
 
 
-@partial(jax.jit, static_argnames=("network", "batch"))
-def _forwarded(network: Network, weights: Params, x: Any, batch: bool) -> Forward:
-    return (jax.vmap(network.forward) if batch else network.forward)(weights, x)
+def rounded_relu(x: Array, width: float) -> Array:
+    """`(x + sqrt(x^2 + width^2)) / 2`: above relu by width / 2 at the kink, and by width^2 / (4 |x|) far from it."""
+    root = jnp.sqrt(x * x + width * width)
+    # Without cancellation for x < 0.
+    return jnp.where(x > 0, 0.5 * (x + root), 0.5 * width * width / (root - jnp.minimum(x, 0.0)))
 
 
-@partial(jax.jit, static_argnames=("model", "batch"))
-def _sloped(model: RegressionModel, weights: Params, problem: RegressionProblem, batch: bool) -> ScaledGradient:
-    def one(weights: Params, problem: RegressionProblem) -> ScaledGradient:
-        return model.gradient(weights, problem)[0]
+def _norm(array: Value) -> Array:
+    return jnp.sqrt(jnp.sum(jnp.square(array)))
 
-    return (jax.vmap(one) if batch else one)(weights, problem)
+
+def _total(norms: list[Array]) -> Array:
+    return _norm(jnp.stack(norms))

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.models.scaled import Value
 
 LOG2 = float(np.log(2.0))
 # Products of four such numbers, and of a weight, are far from the ends of float64.
@@ -35,7 +37,7 @@ MOST = 700
 
 
 class Powers(NamedTuple):
-    """Exponents e of the factors 2^e that were taken out."""
+    """Exponents e of the factors 2^e that were taken out; of NumPy, or of JAX inside of programs."""
 
     x: Any  # (n,) of the tokens of each sequence
     z: Any  # (n, K) of each query
@@ -67,8 +69,8 @@ def is_ordinary(power: np.ndarray, most: int = ORDINARY) -> bool:
 
 def are_ordinary(weights: Mapping[str, Array]) -> bool:
     """Can K and Q be multiplied with ordinary data without care?"""
-    found = [exponent(weights[name], (-2, -1)) for name in ("K", "Q") if name in weights]
-    return all(is_ordinary(power, ORDINARY_WEIGHTS) for power in found)
+    powers = [exponent(weights[name], (-2, -1)) for name in ("K", "Q") if name in weights]
+    return all(is_ordinary(power, ORDINARY_WEIGHTS) for power in powers)
 
 
 def check_range(name: str, array: Array, axes: int, most: int = ORDINARY, least: int | None = None) -> None:
@@ -107,15 +109,13 @@ def check_spread(name: str, weight: Array) -> None:
         )
 
 
-def check_finite(name: str, arrays: Iterable[Any]) -> None:
+def check_finite(name: str, arrays: Iterable[ArrayLike], hint: str = "smaller weights") -> None:
     """Refuse results that overflowed."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise InputError(
-            message(f"The {name} at `weights` is not finite: beyond 1.8e308, or not a number.", "smaller weights")
-        )
+        raise InputError(message(f"The {name} at `weights` is not finite: beyond 1.8e308, or not a number.", hint))
 
 
-def times_power(array: Any, power: Any) -> Any:
+def times_power(array: jax.Array, power: jax.Array) -> jax.Array:
     """`array * 2^power` in JAX, for whole numbers up to 2100 in size; exact unless the result leaves float64."""
     for _ in range(3):  # one factor alone might overflow where the product does not
         part = jnp.clip(power, -MOST, MOST)
@@ -124,14 +124,14 @@ def times_power(array: Any, power: Any) -> Any:
     return array
 
 
-def _power_of_two(power: Any) -> Any:
+def _power_of_two(power: jax.Array) -> jax.Array:
     """2^power for |power| <= 1022, by its bits: an exponential may be wrong in the last digit."""
     bits = jnp.left_shift(jnp.asarray(power, jnp.int64) + 1023, 52)
     return jax.lax.bitcast_convert_type(bits, jnp.float64)
 
 
-def unit_power(array: Any) -> tuple[Any, Any]:
+def unit_power(array: Value) -> tuple[jax.Array, jax.Array]:
     """`array / 2^e` with entries below 1 in size, and e, in JAX; e is 0 for zeros and what is not finite."""
     size = jnp.max(jnp.abs(array))
     _, power = jnp.frexp(jnp.where(jnp.isfinite(size), size, 0.0))
-    return times_power(array, -power), power
+    return times_power(jnp.asarray(array), -power), power

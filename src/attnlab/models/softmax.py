@@ -4,6 +4,9 @@ Training by normalized steps sends the largest logit to infinity. The textbook d
 subtracts two numbers that agree to every digit: once the other tokens hold less than 1e-16 of the weight, what is
 left is rounding noise, and a normalized step blows the noise up to full length. Everything here measures `g` from
 the largest token instead, so that the quantities that vanish are products and never differences.
+
+`softmax` is a primitive of its own, so that `attnlab.models.reverse` finds it in a user's model, whatever that does
+around it, and pulls gradients back through it in the log domain.
 """
 
 from __future__ import annotations
@@ -13,21 +16,24 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 # A sum smaller than this, relative to the sum of the sizes of its terms, is zero.
 NOISE = 8 * float(jnp.finfo("float64").eps)
 
 
-def first_largest(logits: Array) -> Array:
-    """Boolean array, True at the first largest entry along the last axis."""
+def first_largest(logits: Array, axis: int = -1) -> Array:
+    """Boolean array, True at the first largest entry along an axis."""
     # Two plain reductions: XLA's argmax is a slow pairwise one on CPU.
-    index = jnp.arange(logits.shape[-1])
-    largest = logits == jnp.max(logits, axis=-1, keepdims=True)
-    first = jnp.min(jnp.where(largest, index, logits.shape[-1]), axis=-1, keepdims=True)
+    axis = axis % logits.ndim
+    length = logits.shape[axis]
+    index = jnp.arange(length).reshape([-1 if k == axis else 1 for k in range(logits.ndim)])
+    largest = logits == jnp.max(logits, axis=axis, keepdims=True)
+    first = jnp.min(jnp.where(largest, index, length), axis=axis, keepdims=True)
     return index == first
 
 
-@jax.custom_jvp
 def softmax(logits: Array) -> Array:
     """Softmax along the last axis, with a derivative that stays accurate under saturation.
 
@@ -39,18 +45,42 @@ def softmax(logits: Array) -> Array:
     >>> bool(abs(slope[0] / 8.75651e-27 - 1) < 1e-5)
     True
     """
-    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-    return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
+    logits = jnp.asarray(logits)
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        logits = logits.astype(float)
+    return softmax_p.bind(logits, axis=logits.ndim - 1)
 
 
-@softmax.defjvp
-def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+softmax_p = Primitive("attnlab_softmax")
+
+
+def _probabilities(logits: Array, *, axis: int) -> Array:
+    exponentials = jnp.exp(logits - jnp.max(logits, axis=axis, keepdims=True))
+    return exponentials / jnp.sum(exponentials, axis=axis, keepdims=True)
+
+
+def _derivative(primals: tuple[Array], tangents: tuple[Array | ad.Zero], *, axis: int) -> tuple[Array, Array]:
     (logits,), (tangent,) = primals, tangents
-    s = softmax(logits)
-    top = first_largest(jax.lax.stop_gradient(logits))
-    centred = tangent - jnp.sum(jnp.where(top, tangent, 0.0), axis=-1, keepdims=True)
-    off = jnp.where(top, 0.0, s * (centred - jnp.sum(s * centred, axis=-1, keepdims=True)))
-    return s, jnp.where(top, -jnp.sum(off, axis=-1, keepdims=True), off)
+    s = softmax_p.bind(logits, axis=axis)
+    if isinstance(tangent, ad.Zero):
+        return s, jnp.zeros_like(s)
+    top = first_largest(jax.lax.stop_gradient(logits), axis)
+    centred = tangent - jnp.sum(jnp.where(top, tangent, 0.0), axis=axis, keepdims=True)
+    off = jnp.where(top, 0.0, s * (centred - jnp.sum(s * centred, axis=axis, keepdims=True)))
+    return s, jnp.where(top, -jnp.sum(off, axis=axis, keepdims=True), off)
+
+
+def _batched(arrays: tuple[Array], batch_axes: tuple[int], *, axis: int) -> tuple[Array, int]:
+    # To the front, where who looks at attention weights expects the examples.
+    (logits,), (batch_axis,) = arrays, batch_axes
+    return softmax_p.bind(jnp.moveaxis(logits, batch_axis, 0), axis=axis + 1), 0
+
+
+softmax_p.def_impl(jax.jit(_probabilities, static_argnames="axis"))
+softmax_p.def_abstract_eval(lambda logits, *, axis: logits)
+mlir.register_lowering(softmax_p, mlir.lower_fun(_probabilities, multiple_results=False))
+ad.primitive_jvps[softmax_p] = _derivative
+batching.primitive_batchers[softmax_p] = _batched
 
 
 class Weights(NamedTuple):
@@ -81,7 +111,7 @@ def pull_back(
     Args:
         w: attention weights, (..., T).
         cotangent: g, (..., T).
-        rounding: differences of g up to this are zero, (...).
+        rounding: differences of g up to this are zero, (...), or (..., T) for each token.
         log_weight, sign: log magnitude and sign of the weight of each query, (...).
         visible: which tokens have logits above -inf, (..., T); None for all.
 
@@ -89,7 +119,7 @@ def pull_back(
         (mantissa h (..., T), log-scale c (scalar)).
     """
     g = cotangent - jnp.sum(jnp.where(w.top, cotangent, 0.0), axis=-1, keepdims=True)
-    differs = jnp.abs(g) > rounding[..., None]
+    differs = jnp.abs(g) > (rounding if rounding.ndim == g.ndim else rounding[..., None])
     differs = differs if visible is None else differs & visible
     # `peak` is the weight of the heaviest token that differs from the top one; everything in the row is of its order.
     log_peak = jnp.max(jnp.where(differs, w.log_probs, -jnp.inf), axis=-1, keepdims=True)

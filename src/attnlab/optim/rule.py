@@ -12,8 +12,13 @@ import optax
 from jax import Array
 
 from attnlab import checks
-
-Tree = Any
+from attnlab.models.scaled import (
+    Tree as Tree,
+    log_norm as log_norm,
+    norm as norm,
+    scaled as scaled,
+    total_log_norm as total_log_norm,
+)
 
 
 class StepRule(optax.GradientTransformationExtraArgs):
@@ -75,40 +80,6 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """`value` if it is one of `choices`."""
     checks.one_of(name, value, choices)
     return value
-
-
-def scaled(updates: Tree, log_scale: Tree | None) -> tuple[Tree, Tree]:
-    """Mantissas of order one and a log-scale for each leaf; a plain gradient is brought to that form."""
-    if log_scale is None:
-        parts = jax.tree.map(_unit_scale, updates)
-        outer = jax.tree.structure(updates)
-        return jax.tree.transpose(outer, None, parts)
-    if jax.tree.structure(log_scale) == jax.tree.structure(updates):
-        return updates, log_scale
-    return updates, jax.tree.map(lambda _: log_scale, updates)
-
-
-def _unit_scale(leaf: Array) -> tuple[Array, Array]:
-    size = jnp.max(jnp.abs(leaf), initial=0.0)
-    # XLA multiplies by the reciprocal, which underflows for what is larger.
-    divisor = jnp.minimum(jnp.where(size > 0, size, 1.0), 1.0 / jnp.finfo(size.dtype).tiny)
-    return leaf / divisor, jnp.log(divisor)
-
-
-def norm(leaf: Array) -> Array:
-    """Euclidean norm of one leaf whose entries are of order one."""
-    return jnp.sqrt(jnp.sum(jnp.square(leaf)))
-
-
-def log_norm(mantissa: Array, log_scale: Array) -> Array:
-    """log of the norm of `mantissa * e^log_scale`; -inf for zero."""
-    return jnp.log(norm(mantissa)) + log_scale
-
-
-def total_log_norm(updates: Tree, scales: Tree) -> Array:
-    """log of the norm over all leaves together."""
-    logs = jnp.stack(jax.tree.leaves(jax.tree.map(log_norm, updates, scales)))
-    return 0.5 * jax.nn.logsumexp(2.0 * logs)
 
 
 def common_scale(updates: Tree, scales: Tree) -> tuple[Tree, Array]:

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.checks import finite_array, flag, real_array
+from attnlab.data.directions import misalignment
 from attnlab.data.span import spanning
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.generalized import check_kept
 from attnlab.svm.ranges import LEAST, MOST, largest_exponent
 from attnlab.svm.rows import ORDINARY
-from attnlab.train.alignment import misalignment
 
 # Logarithms that differ by more have no sums.
 FARTHEST = 1e300

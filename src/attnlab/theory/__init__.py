@@ -1,7 +1,17 @@
-"""Token geometry, assumptions, cones and constants of the theorems, measured on given data.
+"""Assumptions, constants, bounds and predictions of the theorems, measured on given data: one package per paper.
+
+| package | paper |
+|---|---|
+| `attnlab.theory.svm` | *Transformers as Support Vector Machines* |
+| `attnlab.theory.rates` | *Implicit Bias and Fast Convergence Rates for Self-attention* |
+| `attnlab.theory.multihead` | *On the Optimization and Generalization of Multi-head Attention* |
+| `attnlab.theory.encoder` | *On the Convergence of Encoder-only Shallow Transformers* |
+
+What all of them share, and the names of the first two papers, are here too:
 
 | name | what |
 |---|---|
+| `Check` | one thing that is asked, what there is, what is wanted; what every check comes back as |
 | `is_locally_optimal`, `locally_optimal_selections` | can descent settle on this selection, and on which? |
 | `support_indices` | the tokens that hold the margin |
 | `assumption_b1`, `assumption_b1_proxy`, `assumption_b2`, `assumption_c`, `assumption_d` | do they hold here? |
@@ -12,14 +22,27 @@
 | `assumption_1`, `assumption_2`, `initialization` | nearly orthogonal tokens, equal scores, a small start |
 | `condition_1`, `JointModel` | what joint training of head and attention asks for |
 | `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |
-| `attnlab.theory.multihead` | bounds, margins and reports for multi-head attention (a package) |
-| `attnlab.theory.encoder` | constants, kernels, widths and reports for shallow encoders (a package) |
 | `ntk`, `ntk_eigenvalues`, `kernel_distance`, `hessian_norm` | tangent kernel and curvature of any model |
 | `fit_rate`, `compare_families` | how fast does a curve fall? |
 """
 
-from attnlab.theory.assumptions import (
-    AssumptionCheck as AssumptionCheck,
+from attnlab.theory import encoder as encoder, multihead as multihead
+from attnlab.theory.check import Check as Check
+from attnlab.theory.fitting import (
+    FamilyComparison as FamilyComparison,
+    RateFit as RateFit,
+    compare_families as compare_families,
+    fit_rate as fit_rate,
+)
+from attnlab.theory.rates import bounds as rate_bounds  # noqa: F401
+from attnlab.theory.rates.constants import RateConstants as RateConstants, rate_constants as rate_constants
+from attnlab.theory.rates.joint import JointModel as JointModel, condition_1 as condition_1
+from attnlab.theory.rates.orthogonality import (
+    assumption_1 as assumption_1,
+    assumption_2 as assumption_2,
+    initialization as initialization,
+)
+from attnlab.theory.svm.assumptions import (
     assumption_b1 as assumption_b1,
     assumption_b1_proxy as assumption_b1_proxy,
     assumption_b2 as assumption_b2,
@@ -27,7 +50,7 @@ from attnlab.theory.assumptions import (
     assumption_d as assumption_d,
     interpolation_room as interpolation_room,
 )
-from attnlab.theory.cones import (
+from attnlab.theory.svm.cones import (
     LocalCone as LocalCone,
     barrier as barrier,
     default_eps as default_eps,
@@ -36,28 +59,14 @@ from attnlab.theory.cones import (
     local_cone as local_cone,
     score_sides as score_sides,
 )
-from attnlab.theory.fast_rates import bounds as rate_bounds  # noqa: F401
-from attnlab.theory.fast_rates.constants import RateConstants as RateConstants, rate_constants as rate_constants
-from attnlab.theory.fast_rates.joint import JointModel as JointModel, condition_1 as condition_1
-from attnlab.theory.fast_rates.orthogonality import (
-    assumption_1 as assumption_1,
-    assumption_2 as assumption_2,
-    initialization as initialization,
-)
-from attnlab.theory.fitting import (
-    FamilyComparison as FamilyComparison,
-    RateFit as RateFit,
-    compare_families as compare_families,
-    fit_rate as fit_rate,
-)
-from attnlab.theory.geometry import (
+from attnlab.theory.svm.geometry import (
     LocallyOptimalSelections as LocallyOptimalSelections,
     LocalOptimality as LocalOptimality,
     is_locally_optimal as is_locally_optimal,
     locally_optimal_selections as locally_optimal_selections,
     support_indices as support_indices,
 )
-from attnlab.theory.lipschitz import (
+from attnlab.theory.svm.lipschitz import (
     LipschitzConstants as LipschitzConstants,
     LossConstants as LossConstants,
     lipschitz_constants as lipschitz_constants,

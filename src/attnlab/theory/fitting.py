@@ -121,11 +121,19 @@ class RateFit:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
         return {
-            "family": self.family, "rate": self.rate, "low": self.low, "high": self.high, "local": self.local.tolist(),
-            "rates": self.rates.tolist(), "between": None if self.between is None else list(self.between),
-            "misfit": self.misfit, "first": self.first, "last": self.last, "records": self.records,
+            "family": self.family,
+            "rate": self.rate,
+            "low": self.low,
+            "high": self.high,
+            "local": self.local.tolist(),
+            "rates": self.rates.tolist(),
+            "between": None if self.between is None else list(self.between),
+            "misfit": self.misfit,
+            "first": self.first,
+            "last": self.last,
+            "records": self.records,
             "reason": self.reason,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -188,10 +196,19 @@ def fit_rate(
         low, high = min(low, between[0]), max(high, between[1])
     rate = float(rates.mean())
     return RateFit(
-        family=family, rate=rate, low=min(low, rate), high=max(high, rate), local=drift, rates=rates, between=between,
-        misfit=float(misfits.max()), first=float(t[0]), last=float(t[-1]), records=len(t),
+        family=family,
+        rate=rate,
+        low=min(low, rate),
+        high=max(high, rate),
+        local=drift,
+        rates=rates,
+        between=between,
+        misfit=float(misfits.max()),
+        first=float(t[0]),
+        last=float(t[-1]),
+        records=len(t),
         reason=_doubt(t, rate, drift),
-    )  # fmt: skip
+    )
 
 
 def compare_families(

@@ -68,14 +68,14 @@ def numbers(*, above: float = -np.inf, least: float = -np.inf, below: float = np
     """An array, or a number, of numbers within limits; NaN is none of them, and inf only where it is allowed."""
 
     def check(name: str, value: Any) -> Any:
-        found = real_array(name, value)
-        inside = (found >= least) & ((found > above) | np.isinf(above)) & ((found < below) | np.isinf(below))
-        if not (inside & (infinite | np.isfinite(found))).all():
+        array = real_array(name, value)
+        inside = (array >= least) & ((array > above) | np.isinf(above)) & ((array < below) | np.isinf(below))
+        if not (inside & (infinite | np.isfinite(array))).all():
             limits = {"above": above, "at least": least, "below": below}
             words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if np.isfinite(limit))
             kind = "numbers" if infinite else "finite numbers"
             raise InputError(message(f"`{name}` is {shown(value)}; wanted {kind} {words}".rstrip() + "."))
-        return found
+        return array
 
     return check
 
@@ -107,7 +107,7 @@ def formula(**domains: Domain) -> Callable[[Function], Function]:
 def _computed(function: Callable[..., Any], names: tuple[str, ...], args: list[Any], kwargs: dict[str, Any]) -> Any:
     with np.errstate(all="ignore"):
         try:
-            found = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             problem = None
         except ValueError as error:
             if "broadcast" not in str(error) or isinstance(error, InputError):
@@ -115,11 +115,11 @@ def _computed(function: Callable[..., Any], names: tuple[str, ...], args: list[A
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
             raise InputError(_shapes(arguments)) from error
         except (OverflowError, ZeroDivisionError) as error:
-            found, problem = _beyond(function, args, kwargs), error
-    if found is None or _has_nan(found):
+            result, problem = _beyond(function, args, kwargs), error
+    if result is None or _has_nan(result):
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         raise InputError(_told(function, arguments)) from problem
-    return found
+    return result
 
 
 def _beyond(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:

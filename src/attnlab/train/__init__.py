@@ -8,12 +8,12 @@
 | `cosine`, `misalignment` | compare directions |
 """
 
-from attnlab.train.alignment import cosine as cosine, misalignment as misalignment
+from attnlab.data.directions import cosine as cosine, misalignment as misalignment
+from attnlab.models.layer import View as View
 from attnlab.train.descend import descend as descend, run_config as run_config
 from attnlab.train.flow import FlowProgress as FlowProgress, flow as flow
 from attnlab.train.flowtrajectory import FlowStatus as FlowStatus, FlowTrajectory as FlowTrajectory
 from attnlab.train.loop import Progress as Progress
-from attnlab.train.metrics import View as View
 from attnlab.train.path import regularization_path as regularization_path
 from attnlab.train.pathresult import (
     PathProgress as PathProgress,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
+
+from attnlab.models.scaled import Tree, Value
 
 # The block size follows from the shapes alone, never from the machine: same configuration, same numbers.
 BLOCK_BYTES = 128 * 1024
@@ -29,7 +30,7 @@ def block_size(trials: int, bytes_per_trial: int) -> int:
     return min(fitting, max(trials, 2))
 
 
-def in_blocks(program: Callable[..., Any], per_trial: tuple[Any, ...], *shared: Any, compiled: bool) -> Any:
+def in_blocks(program: Callable[..., Tree], per_trial: tuple[Tree, ...], *shared: Value | int, compiled: bool) -> Tree:
     """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
 
     All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
@@ -43,7 +44,7 @@ def in_blocks(program: Callable[..., Any], per_trial: tuple[Any, ...], *shared: 
         return jax.tree.map(lambda a: a[:trials], in_blocks(program, twice, *shared, compiled=compiled))
     starts = [min(start, trials - size) for start in range(0, trials, size)]
 
-    def one(start: int) -> Any:
+    def one(start: int) -> Tree:
         with jax.enable_x64(True):  # the setting is per thread
             block = jax.tree.map(lambda a: a[start : start + size], per_trial)
             return jax.tree.map(np.asarray, program(*block, *shared))

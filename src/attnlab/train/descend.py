@@ -1,108 +1,94 @@
-"""`descend`: run a step rule on attention, all trials in one compiled program."""
+"""`descend`: run a step rule on a model, all trials in one compiled program."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
+import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, flag, instance, number, shown, whole
+from attnlab.checks import enough_memory, flag, instance, shown, whole
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.evaluate import HeadLike, LossLike
 from attnlab.models.functions import check_metrics
-from attnlab.models.heads import as_head
-from attnlab.models.multihead import MultiHead
-from attnlab.models.network import Network
+from attnlab.models.losses import LossLike, as_loss
+from attnlab.models.model import Data, Init, Model, Targets
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
-from attnlab.train.attention import attention_job
-from attnlab.train.engine import Engine, choose_engine
-from attnlab.train.heads import heads_job
-from attnlab.train.loop import Job, Loop, Progress
+from attnlab.train.job import Job, make_job
+from attnlab.train.loop import Loop, Progress
 from attnlab.train.metrics import UserMetrics
-from attnlab.train.network import network_job
+from attnlab.train.options import Options, split, the_model
 from attnlab.train.schedule import MOST_STEPS, record_steps
-from attnlab.train.start import Init
-from attnlab.train.trajectory import Trajectory
+from attnlab.train.trajectory import Facts, Trajectory
 
 USUAL_METRICS = 20  # that are recorded
 COPIES_OF_RECORDS = 4  # while they are gathered: as arrays of one step, and stacked
+# What does not decide the numbers of a run.
+ASIDE = ("tokens", "rule", "on_step", "resume", "model", "options")
 
 
 @in_float64
 def descend(
-    tokens: Tokens | Sequences,
+    tokens: Data,
     rule: optax.GradientTransformation,
     *,
     steps: int = 2000,
-    model: MultiHead | Network | None = None,
-    parameterization: Literal["W", "KQ"] = "W",
+    model: Model | None = None,
     loss: LossLike | None = None,
-    head: HeadLike = "linear",
-    train_head: bool = False,
-    rank: int | None = None,
-    init: Init | None = None,
-    init_scale: float = 1.0,
+    init: Init = None,
     seed: int = 0,
-    record: int | Sequence[int] | None = 20,
+    record: int | Sequence[int] | np.ndarray | None = 20,
     metrics: UserMetrics | None = None,
-    targets: ArrayLike | Mapping[str, Any] | None = None,
+    targets: Targets | None = None,
     track: ArrayLike | None = None,
+    test: Data | None = None,
     on_step: Callable[[Progress], None] | None = None,
-    stop_misalignment: float | None = None,
-    stop_seconds: float | None = None,
     resume: Trajectory | None = None,
-    engine: Engine = "auto",
-    test: Tokens | Sequences | None = None,
+    **options: Unpack[Options],
 ) -> Trajectory:
-    """Train attention by full-batch steps and report what happened.
+    """Train a model by full-batch steps and report what happened.
 
-    Minimizes `(1/n) sum_i sum_k loss(y_ik h(x_i^T softmax(x_i W z_ik)))` over W, or over K and Q with W = K Q^T.
+    Without a `model` this is one attention layer: minimized is `(1/n) sum_i sum_k loss(y_ik h(x_i^T softmax(x_i W
+    z_ik)))` over W, or over K and Q with W = K Q^T.
 
     Args:
-        tokens: the data; a trial axis makes a batch of independent runs in one program.
+        tokens: the data; a trial axis makes a batch of independent runs in one program. `al.Sequences` (real labels)
+            for models that take them.
         rule: a rule of `attnlab.optim`, or any optax optimizer.
         steps: last step. With `resume` this is still counted from the start of the first run.
-        model: None for one layer with one head, as above; an `al.models.MultiHead`, which reads x and y of the tokens;
-            or an `al.models.Encoder` or `FullyConnected`, which is trained on squared errors and takes `al.Sequences`
-            (real labels) as well. A model takes of the options below those that name it.
-        parameterization: "W" or "KQ".
-        loss: "logistic" (None), "exponential", "correlation", or a function of one margin. For a network "half_sum"
-            (None), the sum of squared errors over 2, "mse_mean", their mean, or "half_mean".
-        head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models`, or a function of one output.
-        train_head: also train the linear head, from zero, as parameter u.
-        rank: width m of K and Q (default d).
-        init: "uniform" (None; entries in +-init_scale/sqrt(d)), "gaussian" (deviation init_scale), "zeros", an array,
-            or a dict of arrays. A network starts from its own law (None), or from a dict of its weights.
-        init_scale, seed: of the random start. Trial i uses stream (seed, i).
+        model: any `al.Model`: `al.models.Attention` (None), `MultiHead`, `Encoder`, `FullyConnected`, or your own.
+        loss: "logistic", "exponential", "correlation", "hinge", or a function of one margin; "half_sum" (the sum of
+            squared errors over 2), "mse_mean" or "half_mean"; "cross_entropy" for outputs of several classes. None
+            is the usual one of the model: "logistic", or "half_sum" for networks.
+        init: where to start: None for the law of the model; "uniform", "gaussian", "zeros"; or weights by name.
+        seed: of the random start. Trial i uses stream (seed, i).
         record: records per decade (log-spaced), or the steps to record, or None for none.
-        metrics: your own, name -> function of a `View`, written with `jax.numpy`.
-        targets: direction (d, d) to compare W with, per trial or shared, or a dict of them; a vector (d,) is compared
-            with the trained head. Gives `misalignment_NAME` and `cosine_NAME` (NAME is "target" for a bare array).
-        track: tokens whose attention is recorded, shape of the labels; default the best-scoring ones.
+        metrics: your own, name -> function of what `model.view` gives, written with `jax.numpy`.
+        targets: weights to compare with, or a dict of such. For one layer a direction (d, d) of W, per trial or shared;
+            a vector (d,) is compared with the trained head. Gives `misalignment_NAME` and `cosine_NAME` (NAME is
+            "target" for a bare array).
+        track: tokens whose attention is recorded, shape of the labels; default the best-scoring ones. For several
+            heads a mask (n, T).
+        test: other data, whose loss is recorded as `test_loss`.
         on_step: called with a `Progress` about twice a second.
-        stop_misalignment: stop at the first record where every misalignment is at most this.
-        stop_seconds: stop at the first look at the clock after this long; 0 stops at the first look.
         resume: a saved run of the same settings to go on from; the result is the same as of one long run.
-        engine: "direct" holds W as a matrix; "kernel" holds its coordinates in the span of the rows x z^T, in which it
-            moves, so that a step costs the same whatever d is. Both take the same steps, to rounding; "auto" chooses
-            the cheaper by the shapes.
-        test: for a `model`: other tokens, whose loss and error are recorded as `test_loss` and `test_error`.
+        options: `parameterization`, `head`, `train_head`, `rank` (the width of K and Q) and `engine` are short for
+            `model=al.models.Attention(...)`. `init_scale` multiplies a random start. `stop_misalignment` stops at the
+            first record where every misalignment is at most this; `stop_seconds` at the first look at the clock after
+            this long, 0 at the first look.
 
-    What is recorded of a network is listed at `attnlab.train.network.measure`. For several heads, `init` is "zeros",
-    "gaussian" (every head of its own), or {"U": .., "W": ..} of its groups; `targets` are weights {"U": .., "W": ..} of
-    one head, or of every group; `track` is a mask (n, T) of tokens whose attention is recorded; see
-    `attnlab.train.heads.measure`.
+    What is recorded is listed at `attnlab.train.metrics.measure`, and at `records` of the model.
 
-    Tokens, queries and weights may be of any scale: powers of two are taken out where products would leave float64. A
-    trial gives the same bytes alone and in any batch, in any process and on any number of threads of one machine.
+    Tokens, queries and weights of one layer may be of any scale: powers of two are taken out where products would leave
+    float64. A trial gives the same bytes alone and in any batch, in any process and on any number of threads of one
+    machine.
 
     Returns:
         A `Trajectory`. Its `status` says how the run ended, `diverged` and `stalled_at` which trials overflowed or
@@ -115,112 +101,118 @@ def descend(
     True
     """
     began = time.perf_counter()
-    _check_tokens_and_rule(tokens, rule, model)
-    loss, init = _usual(model, loss, init)
+    layer, init_scale, stops = split(dict(options))
+    trained = the_model(model, layer)
+    data = _accepted(trained, tokens, rule)
     steps = whole("steps", steps, 0, MOST_STEPS)
-    _check_stops(stop_misalignment, stop_seconds, on_step)
+    if on_step is not None and not callable(on_step):
+        raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `Progress`."))
     user = check_metrics(metrics)
     if resume is not None:
         instance("resume", resume, Trajectory, "an al.Trajectory", "al.Trajectory.load('part.npz') reads a saved one")
-    options: dict[str, Any] = dict(
-        parameterization=parameterization, head=as_head(head), train_head=train_head, rank=rank, targets=targets,
+    config = _config(
+        data,
+        rule,
+        trained,
+        strict=False,
+        steps=steps,
+        loss=loss,
+        init=init,
+        init_scale=init_scale,
+        seed=seed,
+        record=record,
+        metrics=metrics,
+        targets=targets,
         track=track,
-    )  # fmt: skip
-    shared: dict[str, Any] = dict(loss=loss, init=init, init_scale=init_scale, seed=seed, metrics=metrics)
-    config = run_config(
-        tokens, rule, strict=False, model=model, test=test, steps=steps, record=record,
-        stop_misalignment=stop_misalignment, stop_seconds=stop_seconds, engine=engine, **options, **shared,
-    )  # fmt: skip
-    if model is not None:
-        _refuse_unused({**options, "engine": engine, "stop_misalignment": stop_misalignment})
-        shared |= dict(targets=targets, track=track, test=test)
-    if isinstance(model, Network):
-        job = network_job(Sequences.of(tokens, "tokens"), model, **shared)
-    elif model is not None:
-        job = heads_job(tokens, model, rule, **shared)  # type: ignore[arg-type]
-    elif test is not None:
-        raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
-    else:
-        job = attention_job(tokens, engine=config["engine"], **options, **shared)  # type: ignore[arg-type]
+        test=test,
+        stop_misalignment=stops.misalignment,
+        stop_seconds=stops.seconds,
+    )
+    job = make_job(
+        data,
+        trained,
+        as_loss(trained.usual_loss if loss is None else loss),
+        init=init,
+        init_scale=init_scale,
+        seed=seed,
+        isotropic=_is_isotropic(rule),
+        matrices=bool(user),
+        targets=targets,
+        track=track,
+        test=test,
+    )
     schedule = record_steps(record, steps)
-    _check_room(schedule, tokens, job)
-    if stop_misalignment is not None and not job.targets:
-        raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
-    if stop_misalignment is not None and not schedule:
-        raise InputError(message("`stop_misalignment` is looked at when recording; `record` asks for none."))
-    loop = Loop(job, rule, user, tokens.trials, config, began)
+    _check_room(schedule, data, job)
+    if stops.misalignment is not None:
+        _check_alignment(trained, job, schedule)
+    loop = Loop(job, rule, user, data.trials, config, began)
     if resume is not None:
         loop.go_on(resume, schedule)
-    return loop.run(schedule, steps, on_step, stop_misalignment, stop_seconds)
+    return loop.run(schedule, steps, on_step, stops.misalignment, stops.seconds)
 
 
-def _refuse_unused(asked: dict[str, Any]) -> None:
-    """Options that a `model` would not heed must stand as they are by default."""
-    unused = {"parameterization": "W", "head": as_head("linear"), "train_head": False, "rank": None,
-              "engine": "auto", "stop_misalignment": None}  # fmt: skip
-    given = [name for name, usual in unused.items() if asked[name] != usual]
-    if given:
-        raise InputError(message(f"`{given[0]}` is not for a `model`, which says itself what is trained."))
+def _is_isotropic(rule: optax.GradientTransformation) -> bool:
+    return isinstance(rule, StepRule) and rule.isotropic
 
 
-def _check_tokens_and_rule(tokens: Any, rule: Any, model: Any) -> None:
-    if not isinstance(tokens, Tokens) and not (isinstance(tokens, Sequences) and isinstance(model, Network)):
-        hint = "model=al.models.Encoder(width)" if isinstance(tokens, Sequences) else "al.Tokens(x=, z=, y=, v=)"
-        raise InputError(message(f"`tokens` is {shown(tokens)}; wanted al.Tokens.", hint))
+def _accepted(model: Model, tokens: object, rule: object) -> Data:
+    """The data as the model takes them."""
+    data = model.accepts(tokens, "tokens")
     if isinstance(rule, type) or not (hasattr(rule, "init") and hasattr(rule, "update")):
         raise InputError(message(f"`rule` is {shown(rule)}; wanted a step rule or an optax optimizer.", "al.ngd(0.1)"))
-    if model is not None and not isinstance(model, MultiHead | Network):
-        problem = f"`model` is {shown(model)}; wanted a model of attnlab, or None."
-        raise InputError(message(problem, "al.models.MultiHead(heads=8)"))
+    return data
 
 
-def _check_stops(stop_misalignment: Any, stop_seconds: Any, on_step: Any) -> None:
-    if stop_misalignment is not None:
-        number("stop_misalignment", stop_misalignment, least=0)
-    if stop_seconds is not None:
-        number("stop_seconds", stop_seconds, least=0)
-    if on_step is not None and not callable(on_step):
-        raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `Progress`."))
+def _check_alignment(model: Model, job: Job, schedule: tuple[int, ...]) -> None:
+    if not job.targets:
+        raise InputError(message("`stop_misalignment` needs something to align with.", "pass `targets=`"))
+    if not model.aligns:
+        raise InputError(message(f"`stop_misalignment` is not for {model!r}, which records no misalignment."))
+    if not schedule:
+        raise InputError(message("`stop_misalignment` is looked at when recording; `record` asks for none."))
 
 
-def _check_room(schedule: tuple[int, ...], tokens: Tokens | Sequences, job: Job) -> None:
+def _check_room(schedule: tuple[int, ...], data: Data, job: Job) -> None:
     """Refuse records that would not fit into memory."""
     each = USUAL_METRICS + 2 * len(job.targets)
-    count = COPIES_OF_RECORDS * float(len(schedule)) * each * (tokens.trials or 1)
-    enough_memory(
-        count, f"{len(schedule)} records of {tokens.trials or 1} trials", "a smaller `record`, or fewer trials"
-    )
+    trials = data.trials or 1
+    count = COPIES_OF_RECORDS * float(len(schedule)) * each * trials
+    enough_memory(count, f"{len(schedule)} records of {trials} trials", "a smaller `record`, or fewer trials")
 
 
-def _usual(model: Any, loss: Any, init: Any) -> tuple[Any, Any]:
-    """Loss and start where they are not given."""
-    if isinstance(model, Network):
-        return ("half_sum" if loss is None else loss), init
-    return ("logistic" if loss is None else loss), ("uniform" if init is None else init)
-
-
-def run_config(
-    tokens: Tokens | Sequences, rule: optax.GradientTransformation, *, strict: bool = True, **options: Any
-) -> dict[str, Any]:
+def run_config(tokens: Data, rule: optax.GradientTransformation, *, strict: bool = True, **options: object) -> Facts:
     """Everything that decides the numbers of `descend(tokens, rule, **options)`, as JSON.
 
     Data and functions stand as fingerprints. Two calls with equal configurations give equal results. A function that
     cannot be known by what it holds raises a StoreError, or, unless `strict`, is marked as unknown.
     """
-    _check_tokens_and_rule(tokens, rule, options.get("model"))
     flag("strict", strict)
     try:
         every = inspect.signature(descend).bind(tokens, rule, **options)
+        layer, init_scale, stops = split(every.arguments.get("options", {}))
     except TypeError as error:
         raise InputError(message(f"`options` do not fit `descend`: {error}.")) from error
     every.apply_defaults()
-    settings = {k: v for k, v in every.arguments.items() if k not in ("tokens", "rule", "on_step", "resume")}
-    settings["head"] = as_head(settings["head"])
-    settings["loss"], settings["init"] = _usual(settings["model"], settings["loss"], settings["init"])
-    if isinstance(tokens, Tokens) and settings["model"] is None:
-        settings["engine"] = choose_engine(settings["engine"], tokens, rule, settings["parameterization"])
+    model = the_model(every.arguments["model"], layer)
+    settings = {name: value for name, value in every.arguments.items() if name not in ASIDE}
+    return _config(
+        _accepted(model, tokens, rule),
+        rule,
+        model,
+        strict=strict,
+        init_scale=init_scale,
+        stop_misalignment=stops.misalignment,
+        stop_seconds=stops.seconds,
+        **settings,
+    )
+
+
+def _config(data: Data, rule: optax.GradientTransformation, model: Model, *, strict: bool, **settings: object) -> Facts:
+    """The settings of a run as JSON, with data and functions as fingerprints."""
+    settings["loss"] = model.usual_loss if settings["loss"] is None else settings["loss"]
     if isinstance(settings["test"], Tokens | Sequences):
         settings["test"] = settings["test"].digest()
     # Of a foreign rule both halves count: some hold their numbers in the state that `init` makes.
     known = rule if isinstance(rule, StepRule) else {"name": "optax", "init": rule.init, "update": rule.update}
-    return fingerprint({"tokens": tokens.digest(), "rule": known, **settings}, strict=strict)
+    named = {"tokens": data.digest(), "rule": known, "model": model.settled(data, _is_isotropic(rule)), **settings}
+    return fingerprint(named, strict=strict)

@@ -6,23 +6,24 @@ Every function takes or gives arrays whose first axis is that of trials.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attnlab.models.scaled import Params
 
 FIRST_STOP = 64  # steps
 Trials = NDArray[np.bool_]
 Record = dict[str, np.ndarray]
 
 
-def lost(params: dict[str, Any]) -> Trials:
+def lost(params: Params) -> Trials:
     """Which trials have weights that are not finite."""
     bad = [~np.isfinite(p).reshape(p.shape[0], -1).all(1) for p in params.values()]
     return np.logical_or.reduce(bad)
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> Trials:
+def same(one: Params, other: Params) -> Trials:
     """Which trials have equal weights, to the last digit."""
     equal = [(one[name] == other[name]).reshape(one[name].shape[0], -1).all(1) for name in one]
     return np.logical_and.reduce(equal)
@@ -40,14 +41,14 @@ def moves(record: Record) -> Trials:
 
 def standing_since(records: list[tuple[int, Record]]) -> NDArray[np.int64]:
     """The earliest of the last records from which on a trial stands; -1 where it does not at the last of them."""
-    found = np.full(len(stands(records[-1][1])), -1)
-    still = np.ones(len(found), dtype=bool)
+    since = np.full(len(stands(records[-1][1])), -1)
+    still = np.ones(len(since), dtype=bool)
     for at, record in reversed(records):
         still &= stands(record)
         if not still.any():
             break
-        found[still] = at
-    return found
+        since[still] = at
+    return since
 
 
 def stops_of(schedule: tuple[int, ...], steps: int) -> set[int]:
@@ -55,10 +56,11 @@ def stops_of(schedule: tuple[int, ...], steps: int) -> set[int]:
 
     These depend on the schedule alone, so that where a run ends does not depend on the clock.
     """
-    found, at = {*schedule, steps}, FIRST_STOP
+    stops = {*schedule, steps}
+    at = FIRST_STOP
     while at < steps:
         near = bisect_left(schedule, 2 * at) - bisect_right(schedule, at // 2)
         if near == 0:
-            found.add(at)
+            stops.add(at)
         at *= 2
-    return found
+    return stops

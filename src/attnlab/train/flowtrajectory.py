@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.files import read_npz, write_npz
-from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.train.trajectory import Trained
+from attnlab.train.trajectory import Facts, Trained
 
 # A token whose weight falls faster than t^-1/2 loses it. One that is left behind falls like t^-margin with margin at
 # least 1 (the generalized max-margin problem), one that stays has exponent 0: this is halfway.
@@ -70,7 +68,7 @@ class FlowTrajectory(Trained):
     evaluations: NDArray[np.int64]
     jacobians: NDArray[np.int64]
     seconds: float
-    config: Mapping[str, Any]
+    config: Facts
     versions: Mapping[str, str]
 
     @property
@@ -97,12 +95,8 @@ class FlowTrajectory(Trained):
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
-        with np.errstate(over="ignore", invalid="ignore"):
-            norm = np.median(matrix_lengths(self.W))
-        return (
-            f"FlowTrajectory({'+'.join(self.weights)}, {trials}time={self.time:.4g}, norm={norm:.4g}, "
-            f"steps={int(np.sum(self.steps))}, {self.status.name.lower()})"
-        )
+        where = f"{trials}time={self.time:.4g}, norm={self._norm(self.trials):.4g}, steps={int(np.sum(self.steps))}"
+        return f"FlowTrajectory({'+'.join(self.weights)}, {where}, {self.status.name.lower()})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one npz file; an old file is replaced only once the new one is whole."""
@@ -133,12 +127,13 @@ class FlowTrajectory(Trained):
             raise InputError(message(f"`{path}` lacks parts of a flow; wanted {wanted}.", "save it again")) from error
 
     @classmethod
-    def _from_file(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> FlowTrajectory:
+    def _from_file(cls, arrays: dict[str, np.ndarray], facts: Facts) -> FlowTrajectory:
         groups: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
         for key in [key for key in arrays if "/" in key]:
             group, _, name = key.partition("/")
             groups[group][name] = arrays.pop(key)
-        status, failures = FlowStatus[facts.pop("status")], {int(i): w for i, w in facts.pop("failures").items()}
+        status = FlowStatus[facts.pop("status")]
+        failures = {int(i): why for i, why in facts.pop("failures").items()}
         return cls(status=status, failures=failures, **facts, **arrays, **groups)  # pyright: ignore[reportArgumentType]
 
 

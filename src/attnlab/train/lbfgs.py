@@ -11,11 +11,13 @@ minimum the values of f agree to the last digit and say nothing any more; then t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from attnlab.models.scaled import Value
 
 MEMORY = 20  # pairs of steps and gradient changes that are kept
 DECREASE, CURVATURE = 0.1, 0.9  # a and b
@@ -25,7 +27,7 @@ FIRST_STEP = 0.1
 ROUNDING = 1e-14
 
 # point -> value, gradient, and the vector whose length the gradient is compared with
-Objective = Callable[[Any], tuple[Any, Any, Any]]
+Objective = Callable[[Array], tuple[Array, Array, Array]]
 
 
 class Minimum(NamedTuple):
@@ -54,13 +56,13 @@ class _Search(NamedTuple):
     trials: Array
     steps: Array  # (MEMORY, dim), newest last
     changes: Array
-    kept: Array  # how many pairs are in use
+    pairs: Array  # how many of these are in use
     evaluations: Array
     stuck: Array
 
 
 def minimise(
-    objective: Objective, start: Any, *, tolerance: float = 1e-10, floor: Any = 0.0, evaluations: int = 3000
+    objective: Objective, start: Value, *, tolerance: float = 1e-10, floor: Value | float = 0.0, evaluations: int = 3000
 ) -> Minimum:
     """A local minimum of `objective` near `start`, a vector; for use inside `jax.jit` and `jax.vmap`.
 
@@ -78,25 +80,24 @@ def minimise(
     [1.0, 1.0]
     """
     start = jnp.asarray(start)
-    zero, number = jnp.zeros_like(start), jnp.zeros((), start.dtype)
-    pairs = jnp.zeros((MEMORY, start.size), start.dtype)
-    count = jnp.zeros((), int)
+    number = jnp.zeros((), start.dtype)
+    vectors = dict.fromkeys(("gradient", "scale", "direction"), jnp.zeros_like(start))
+    numbers = dict.fromkeys(("slope", "step", "low", "high"), number)
+    memory = dict.fromkeys(("steps", "changes"), jnp.zeros((MEMORY, start.size), start.dtype))
+    counts = dict.fromkeys(("trials", "pairs", "evaluations"), jnp.zeros((), int))
     # The first turn evaluates the start itself: the objective is compiled once.
-    search = _Search(
-        point=start, value=number + jnp.inf, gradient=zero, scale=zero, direction=zero, slope=number, step=number,
-        low=number, high=number, trials=count, steps=pairs, changes=pairs, kept=count, evaluations=count,
-        stuck=jnp.zeros((), bool),
-    )  # fmt: skip
+    unseen = number + jnp.inf
+    search = _Search(point=start, value=unseen, **vectors, **numbers, **memory, **counts, stuck=jnp.zeros((), bool))
 
     def unfinished(s: _Search) -> Array:
         going = ~s.stuck & (_residual(s, floor) > tolerance) & (s.evaluations < evaluations)
         return going | (s.evaluations == 0)
 
-    found = jax.lax.while_loop(unfinished, lambda s: _turn(objective, s), search)
-    return Minimum(found.point, found.value, found.scale, _residual(found), found.evaluations)
+    end = jax.lax.while_loop(unfinished, lambda s: _turn(objective, s), search)
+    return Minimum(end.point, end.value, end.scale, _residual(end), end.evaluations)
 
 
-def _residual(s: _Search, floor: Any = 0.0) -> Array:
+def _residual(s: _Search, floor: Value | float = 0.0) -> Array:
     length, scale = jnp.sqrt(jnp.sum(s.gradient**2)), jnp.sqrt(jnp.sum(s.scale**2))
     return jnp.where(length > 0, length / jnp.maximum(scale, floor), 0.0)
 
@@ -125,15 +126,19 @@ def _moved(s: _Search, point: Array, value: Array, gradient: Array, scale: Array
     curved = step @ change > 1e-14 * jnp.sqrt((step @ step) * (change @ change))
     steps = jnp.where(curved, jnp.concatenate([s.steps[1:], step[None]]), s.steps)
     changes = jnp.where(curved, jnp.concatenate([s.changes[1:], change[None]]), s.changes)
-    kept = jnp.minimum(s.kept + curved, MEMORY)
-    direction = -_inverse_hessian_times(gradient, steps, changes, kept)
+    pairs = jnp.minimum(s.pairs + curved, MEMORY)
+    direction = -_inverse_hessian_times(gradient, steps, changes, pairs)
     slope = direction @ gradient
-    ahead = s._replace(
-        point=point, value=value, gradient=gradient, scale=scale, direction=direction, slope=slope,
-        step=jnp.ones_like(value), low=jnp.zeros_like(value), high=jnp.full_like(value, jnp.inf),
-        trials=jnp.zeros_like(s.trials), steps=steps, changes=changes, kept=kept, stuck=~jnp.isfinite(value),
-    )  # fmt: skip
-    return _where((kept > 0) & (slope < 0), ahead, _restarted(ahead))
+    there = s._replace(point=point, value=value, gradient=gradient, scale=scale, stuck=~jnp.isfinite(value))
+    there = there._replace(steps=steps, changes=changes, pairs=pairs)
+    ahead = _along(direction, slope, there)
+    return _where((pairs > 0) & (slope < 0), ahead, _restarted(ahead))
+
+
+def _along(direction: Array, slope: Array, s: _Search) -> _Search:
+    """At the beginning of the line search in this direction."""
+    line = s._replace(direction=direction, slope=slope, step=jnp.ones_like(s.value), trials=jnp.zeros_like(s.trials))
+    return line._replace(low=jnp.zeros_like(s.value), high=jnp.full_like(s.value, jnp.inf))
 
 
 def _tried(s: _Search, lower: Array, slope: Array) -> _Search:
@@ -148,7 +153,7 @@ def _tried(s: _Search, lower: Array, slope: Array) -> _Search:
     trials = s.trials + 1
     ahead = s._replace(step=step, low=low, high=high, trials=trials)
     failed = trials >= TRIALS
-    last = _restarted(s)._replace(stuck=s.kept == 0)
+    last = _restarted(s)._replace(stuck=s.pairs == 0)
     return _where(failed, last, ahead)
 
 
@@ -156,32 +161,29 @@ def _restarted(s: _Search) -> _Search:
     """Forget the past and go down the gradient."""
     length = jnp.sqrt(jnp.sum(s.gradient**2))
     direction = -FIRST_STEP * s.gradient / jnp.where(length > 0, length, 1.0)
-    return s._replace(
-        direction=direction, slope=direction @ s.gradient, step=jnp.ones_like(s.value), low=jnp.zeros_like(s.value),
-        high=jnp.full_like(s.value, jnp.inf), trials=jnp.zeros_like(s.trials), kept=jnp.zeros_like(s.kept),
-        steps=jnp.zeros_like(s.steps), changes=jnp.zeros_like(s.changes),
-    )  # fmt: skip
+    forgotten = {name: jnp.zeros_like(getattr(s, name)) for name in ("pairs", "steps", "changes")}
+    return _along(direction, direction @ s.gradient, s)._replace(**forgotten)
 
 
-def _inverse_hessian_times(gradient: Array, steps: Array, changes: Array, kept: Array) -> Array:
+def _inverse_hessian_times(gradient: Array, steps: Array, changes: Array, pairs: Array) -> Array:
     """The two-loop recursion; unused pairs are zero and pass through it unchanged."""
     products = jnp.einsum("kd,kd->k", steps, changes)
     inverse = jnp.where(products > 0, 1.0 / jnp.where(products > 0, products, 1.0), 0.0)
 
-    def back(i: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def back(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         q, weights = carry
         k = MEMORY - 1 - i
         weight = inverse[k] * (steps[k] @ q)
         return q - weight * changes[k], weights.at[k].set(weight)
 
-    q, weights = jax.lax.fori_loop(0, kept, back, (gradient, jnp.zeros_like(products)))
+    q, weights = jax.lax.fori_loop(0, pairs, back, (gradient, jnp.zeros_like(products)))
     newest = changes[-1] @ changes[-1]
     q = q * jnp.where(newest > 0, products[-1] / jnp.where(newest > 0, newest, 1.0), 1.0)
 
-    def forth(k: Any, q: Array) -> Array:
+    def forth(k: Array, q: Array) -> Array:
         return q + steps[k] * (weights[k] - inverse[k] * (changes[k] @ q))
 
-    return jax.lax.fori_loop(MEMORY - kept, MEMORY, forth, q)
+    return jax.lax.fori_loop(MEMORY - pairs, MEMORY, forth, q)
 
 
 def _where(condition: Array, one: _Search, other: _Search) -> _Search:

@@ -4,43 +4,32 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 import jax
 import numpy as np
 import optax
 
 from attnlab.errors import InputError, message
+from attnlab.models.scaled import Params, Tree, Value
 from attnlab.optim.rule import StepRule
 from attnlab.train.blocks import in_blocks
-from attnlab.train.ending import lost, moves, same, standing_since, stands, stops_of
-from attnlab.train.metrics import View
+from attnlab.train.ending import Record, lost, moves, same, standing_since, stands, stops_of
+from attnlab.train.job import Job
+from attnlab.train.metrics import UserFunctions
 from attnlab.train.program import Reads, advance, gradient_norms, make_room
-from attnlab.train.trajectory import Status, Trajectory, library_versions
+from attnlab.train.trajectory import Facts, Status, Trajectory, library_versions
 from attnlab.train.watch import PATIENCE, Watch
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
 SECONDS_BETWEEN_LOOKS = 0.5
 FIRST_LOOK = 64  # steps
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
-# What two parts of one run must agree on.
-SAME_RUN = (
-    "tokens",
-    "rule",
-    "model",
-    "parameterization",
-    "loss",
-    "head",
-    "train_head",
-    "rank",
-    "init",
-    "init_scale",
-    "seed",
-    "engine",
-)
+# What two parts of one run must agree on; of the model, each of its settings.
+SAME_RUN = ("tokens", "rule", "model", "loss", "init", "init_scale", "seed")
 
 
 @dataclass(frozen=True)
@@ -53,34 +42,6 @@ class Progress:
     snapshot: Callable[[], Trajectory]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is trained, on what, from where; every array with a trial axis.
-
-    Attributes:
-        model: hashable; has `gradient`, `objective`, `log_objective` and `log_excess`.
-        measure: what is recorded; see `attnlab.train.metrics.measure`.
-        problem: the data in the form that the model works on.
-        params: parameters at step 0, as the model holds them.
-        tracked, targets: what `measure` compares with.
-        start: weights at step 0, as the user knows them, with the trial axis of the tokens.
-        weights: parameters -> weights.
-        selected: parameters -> the tokens with the largest attention.
-        exact: parameters that cannot be found again from the weights to the last digit.
-    """
-
-    model: Any
-    measure: Callable[..., dict[str, Any]]
-    problem: Any
-    params: dict[str, Any]
-    tracked: Any
-    targets: dict[str, Any]
-    start: dict[str, np.ndarray]
-    weights: Callable[[dict[str, Any]], dict[str, Any]]
-    selected: Callable[[dict[str, Any]], np.ndarray]
-    exact: tuple[str, ...] = ()
-
-
 class Loop:
     """A run in progress: the arrays on their way, and what has been recorded."""
 
@@ -88,31 +49,30 @@ class Loop:
         self,
         job: Job,
         rule: optax.GradientTransformation,
-        user: tuple[tuple[str, Callable[[View], Any]], ...],
+        user: UserFunctions,
         trials: int | None,
-        config: dict[str, Any],
+        config: Facts,
         began: float,
     ) -> None:
-        self.job, self.rule, self.user, self.trials, self.config, self.began = job, rule, user, trials, config, began
+        self.job, self.rule, self.user = job, rule, user
+        self.trials, self.config, self.began = trials, config, began
         self.compiled = False
         make_room()
         self.step, self.earlier = 0, 0.0
-        self.params: Any = job.params
-        self.state: Any = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
+        self.params: Params = job.params
+        self.state: Tree = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
         self.watching = not isinstance(rule, StepRule)
         if self.watching:
             self.state = (self.state, Watch.start(trials or 1))
-        self.records: list[tuple[int, dict[str, np.ndarray]]] = []
-        self.last_stop: tuple[int, Any] = (0, job.params)  # of a run without records: its step and parameters there
+        self.records: list[tuple[int, Record]] = []
+        self.last_stop: tuple[int, Params] = (0, job.params)  # of a run without records: its step and parameters there
 
     def go_on(self, run: Trajectory, schedule: tuple[int, ...]) -> None:
         """Take up `run` where it ended, keeping those of its records that the schedule asks for."""
-        differ = [k for k in SAME_RUN if run.config.get(k) != self.config[k]]
+        differ = _differences(run.config, self.config)
         if differ:
-            raise InputError(
-                message(f"`resume` is a run with another {', '.join(differ)}; both parts must have the same settings.",
-                        "to start afresh from its weights use init=run.weights")
-            )  # fmt: skip
+            problem = f"`resume` is a run with another {', '.join(differ)}; both parts must have the same settings."
+            raise InputError(message(problem, "to start afresh from its weights use init=run.weights"))
         if run.last_step > self.config["steps"]:
             raise InputError(
                 message(f"`resume` stands at step {run.last_step}, past `steps` = {self.config['steps']}.")
@@ -156,17 +116,17 @@ class Loop:
                 return self.trajectory(Status.ALIGNED)
             lengths = _next_lengths(self.step, ahead, look, together)
             lap, before = time.perf_counter(), (self.step, self.params, self.state)
-            found = self._advance(lengths, together, recording=bool(schedule))
+            taken = self._advance(lengths, together, recording=bool(schedule))
             lap = time.perf_counter() - lap
             reached = before[0] + np.cumsum(lengths)
-            reached = reached[: self._until_the_end(before, lengths, found, together, wanted)]
+            reached = reached[: self._until_the_end(before, lengths, taken, together, wanted)]
             pace = min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))
             look = max(1, int(min(look * pace, steps)))  # a run of many records need not ever use up its look
             for i, at in enumerate(reached):
                 if at == ahead[0]:
                     ahead.pop(0)
                     if at in wanted:
-                        self.records.append((int(at), {k: v[:, i] for k, v in found.items()}))
+                        self.records.append((int(at), {k: v[:, i] for k, v in taken.items()}))
             if not schedule and self.step in stops and self._at_rest_since_last_stop():
                 return self.trajectory(Status.STALLED)
             if on_step is not None:
@@ -180,34 +140,34 @@ class Loop:
         """Time spent on this run so far, in all its parts."""
         return self.earlier + time.perf_counter() - self.began
 
-    def _advance(self, lengths: list[int], together: int, recording: bool) -> dict[str, np.ndarray]:
+    def _advance(self, lengths: list[int], together: int, recording: bool) -> Record:
+        """Go through these intervals; the metrics at their ends, each (trials, together, ...)."""
         reads: Reads = "scaled"
         if not isinstance(self.rule, StepRule):
             reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
-        self.params, self.state, found = in_blocks(
+        self.params, self.state, metrics = in_blocks(
             partial(
                 advance,
-                model=self.job.model,
-                measure=self.job.measure,
+                objective=self.job.objective,
                 update=self.rule.update,
                 reads=reads,
                 user=self.user,
                 recording=recording,
             ),
-            (self.job.problem, self.params, self.state, self.job.tracked, self.job.targets),
+            (self.job.problem, self.params, self.state, self.job.compared, self.job.targets),
             np.array(lengths + [0] * (together - len(lengths))),
             len(lengths),
             compiled=self.compiled,
         )
         self.compiled = True
         self.step += sum(lengths)
-        return found
+        return metrics
 
-    def _exact(self) -> dict[str, Any]:
+    def _exact(self) -> dict[str, Value]:
         """The parameters that the weights do not give back to the last digit."""
         return {name: self.params[name] for name in self.job.exact}
 
-    def _last_record(self) -> dict[str, np.ndarray] | None:
+    def _last_record(self) -> Record | None:
         """The record of this very step, if there is one."""
         return self.records[-1][1] if self.records and self.records[-1][0] == self.step else None
 
@@ -216,10 +176,10 @@ class Loop:
         record = self._last_record()
         if record is None:
             return False
-        apart = [v for k, v in record.items() if k in {f"misalignment_{name}" for name in self.job.targets}]
-        return all((v <= limit).all() for v in apart)
+        names = {f"misalignment_{name}" for name in self.job.targets}
+        return all((value <= limit).all() for name, value in record.items() if name in names)
 
-    def _idle(self, record: dict[str, np.ndarray] | None) -> bool:
+    def _idle(self, record: Record | None) -> bool:
         """Will no trial ever move again, some though their gradient is not zero?"""
         if self.watching:
             return bool((self.state[1].still >= PATIENCE).all())
@@ -229,9 +189,9 @@ class Loop:
 
     def _until_the_end(
         self,
-        before: tuple[int, Any, Any],
+        before: tuple[int, Params, Tree],
         lengths: list[int],
-        found: dict[str, np.ndarray],
+        taken: Record,
         together: int,
         wanted: set[int],
     ) -> int:
@@ -246,15 +206,15 @@ class Loop:
 
         def over_after(count: int) -> bool:
             self.step, self.params, self.state = before
-            self._advance(lengths[:count], together, recording=bool(found))
+            self._advance(lengths[:count], together, recording=bool(taken))
             return bool(lost(self.params).all())
 
         count = len(lengths)
         if lost(self.params).all():
             count = 1 + bisect_left(range(1, count), True, key=over_after)  # once lost is lost for ever
-        resting = [] if not found else np.flatnonzero(~np.all(moves(found)[:, :count], axis=0))
+        resting = [] if not taken else np.flatnonzero(~np.all(moves(taken)[:, :count], axis=0))
         for i in resting:
-            if int(reached[i]) in wanted and self._idle({name: values[:, i] for name, values in found.items()}):
+            if int(reached[i]) in wanted and self._idle({name: values[:, i] for name, values in taken.items()}):
                 count = int(i) + 1
                 break
         if self.step != reached[count - 1]:
@@ -275,16 +235,16 @@ class Loop:
         self._advance([1], RECORDS_TOGETHER if self.records else 1, recording=bool(self.records))
         unmoved = same(here[1], self.params)
         self.step, self.params, self.state = here
-        return unmoved & (np.asarray(gradient_norms(self.params, self.job.problem, self.job.model)) > -np.inf)
+        return unmoved & (np.asarray(gradient_norms(self.params, self.job.problem, self.job.objective)) > -np.inf)
 
     def _stalled_at(self) -> np.ndarray:
         """The step from which each trial stands still though its gradient is not zero; -1 where it moves."""
         if self.watching and (self.state[1].still > 0).any():
             return self.state[1].stalled_at
         if self._last_record() is not None and getattr(self.rule, "settles", False):
-            found = standing_since(self.records)
-            if (found >= 0).any():
-                return found
+            since = standing_since(self.records)
+            if (since >= 0).any():
+                return since
         at, params = self.last_stop
         unmoved = same(params, self.params) if self.step > at else np.zeros(self.trials or 1, dtype=bool)
         return np.where(unmoved & self._stalled(), at, -1) if unmoved.any() else np.full(len(unmoved), -1)
@@ -299,14 +259,14 @@ class Loop:
     def trajectory(self, status: Status) -> Trajectory:
         """The run as it stands."""
 
-        def without_axis(a: Any) -> np.ndarray:
+        def without_axis(a: Value) -> np.ndarray:
             return np.array(a[0] if self.trials is None else a)
 
         going = status in (Status.RUNNING, Status.OUT_OF_TIME)
         stalled_at = np.full(self.trials or 1, -1) if going else self._stalled_at()
         underflow_at = self.state[1].underflow if self.watching else np.full(self.trials or 1, -1)
         names = self.records[0][1] if self.records else {}
-        stacked = {k: np.stack([found[k] for _, found in self.records], axis=1) for k in names}
+        stacked = {k: np.stack([record[k] for _, record in self.records], axis=1) for k in names}
         return Trajectory(
             steps=np.array([at for at, _ in self.records], dtype=np.int64),
             metrics={k: without_axis(v) for k, v in stacked.items()},
@@ -337,3 +297,16 @@ def _next_lengths(step: int, ahead: list[int], look: int, together: int) -> list
         if gap > room:
             break
     return lengths
+
+
+def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """Names of the settings in which two runs differ."""
+    names = [name for name in SAME_RUN if one.get(name) != other.get(name)]
+    models = one.get("model"), other.get("model")
+    if "model" not in names or not all(isinstance(model, Mapping) for model in models):
+        return names
+    before, now = (dict(cast(Mapping[str, object], model)) for model in models)
+    if before.get("class") != now.get("class"):
+        return names
+    fields = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [name for name in names if name != "model"] + fields

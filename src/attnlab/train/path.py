@@ -13,31 +13,33 @@ of them found is reported.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import enough_memory, instance, one_of, shown, whole
-from attnlab.data.tokens import Array, Tokens
+from attnlab.checks import enough_memory, one_of, shown, whole
+from attnlab.data.directions import misalignment
+from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.models.attention import AttentionModel, Problem
-from attnlab.models.evaluate import HeadLike, LossLike
-from attnlab.models.extremes import prepared
-from attnlab.models.functions import check_functions
-from attnlab.models.heads import as_head
-from attnlab.models.losses import as_loss
+from attnlab.models.attention import Attention
+from attnlab.models.heads import HeadLike, as_head
+from attnlab.models.losses import LossLike, as_loss
+from attnlab.models.model import Data, Model, Shapes
 from attnlab.models.powers import exponent, lowered
 from attnlab.models.precision import in_float64
-from attnlab.train.alignment import misalignment
+from attnlab.models.problem import Objective
+from attnlab.models.scaled import GivenWeights, Tree, Value
 from attnlab.train.blocks import in_blocks
+from attnlab.train.options import the_model
 from attnlab.train.pathresult import PathProgress, PathStatus, RegularizationPath
-from attnlab.train.pathstart import Starts, check_radii, check_toward, cone_of, sizes
+from attnlab.train.pathstart import Starts, check_lengths, check_radii, check_toward, cone_of, sizes, weights_toward
 from attnlab.train.sphere import Cone, Lowest, Measure, Region, lowest, unpack
 
 TOLERANCE = 1e-10  # of the residual, at which a search ends
@@ -49,20 +51,22 @@ SOLVED = 1e-6
 EDGE = 1e-3
 # A W whose nuclear norm is below the radius by more than this share of it is inside the ball.
 ROOM = 1e-6
-SMALLEST = 1e-290  # radius; squares and products with it are formed by logarithms alone
 NUMBERS_PER_WEIGHT = 60  # that a search keeps: twice its memory of 20 steps, and the rest
 # A ball search begins this far inside the sphere.
 INSIDE = 0.99
 
+Solutions: TypeAlias = Lowest[np.ndarray]  # of all trials, and of all searches or radii
+
 
 @in_float64
 def regularization_path(
-    tokens: Tokens,
-    toward: ArrayLike | None = None,
+    tokens: Data,
+    toward: GivenWeights | None = None,
     *,
-    radii: Sequence[float] = (1, 3, 10, 30, 100),
+    radii: Sequence[float] | np.ndarray = (1, 3, 10, 30, 100),
+    model: Model | None = None,
     norm: Literal["frobenius", "nuclear"] = "frobenius",
-    loss: LossLike = "logistic",
+    loss: LossLike | None = None,
     head: HeadLike | None = None,
     measure: Measure | None = None,
     m: int | None = None,
@@ -79,6 +83,8 @@ def regularization_path(
         toward: a max-margin matrix (d, d), or one per trial. `radii` then count in units of its norm, a search starts
             from it at each radius, and the misalignment with it is reported.
         radii: increasing, above 0. Without `toward` they are radii themselves.
+        model: any `al.Model`, whose weights together stay in the ball; `toward` are then weights by name. None for one
+            attention layer, to which `norm`, `head`, `m`, `selected` and `cone` belong.
         norm: "frobenius" bounds |W|_F; "nuclear" bounds (|K|^2 + |Q|^2) / 2 with W = K Q^T.
         loss, head: as in `al.descend`.
         measure: what is minimised: "log excess" over the best tokens (the default for the linear head), exact however
@@ -101,67 +107,83 @@ def regularization_path(
     ([[1.0, 0.0], [0.0, 0.0]], np.True_)
     """
     began = time.perf_counter()
-    instance("tokens", tokens, Tokens, "al.Tokens", "al.Tokens(x=, z=, y=, v=)")
     one_of("norm", norm, ("frobenius", "nuclear"))
     if on_step is not None and not callable(on_step):
         raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `PathProgress`."))
-    width, restarts, seed = _whole_numbers(tokens, norm, m, restarts, seed)
-    multiples = check_radii(radii)
-    head_ = as_head("linear" if head is None else head)
-    model = AttentionModel.of("W" if norm == "frobenius" else "KQ", as_loss(loss), head_)
     if measure is not None:
         one_of("measure", measure, ("log excess", "loss"))
-    check_functions(tokens, model.loss, head_)
-    axis = check_toward(toward, tokens)
-    unit_radius = np.ones(tokens.trials or 1) if axis is None else sizes(axis, norm)
-    _check_radii(multiples, unit_radius)
-    _check_room(tokens, width, restarts)
-    model, alone = prepared(model, tokens, head_)
-    problem = jax.tree.map(lambda a: np.asarray(a) if tokens.trials else np.asarray(a)[None], alone)
+    searched = _model(model, norm, head, m)
+    data = searched.accepts(tokens, "tokens")
+    searched.check_trainable(data)
+    restarts, seed = whole("restarts", restarts, 0), whole("seed", seed, 0)
+    multiples = check_radii(radii)
+    blank = _blank(searched, data, seed)
+    prepared = searched.prepare(data, as_loss(searched.usual_loss if loss is None else loss), blank, isotropic=True)
+    prepared.check_loss()
+    axis = check_toward(toward, tokens) if model is None else weights_toward(toward, searched, data)  # type: ignore[arg-type]
+    unit_radius = np.ones(data.trials or 1) if axis is None else sizes(axis, norm)
+    check_lengths(multiples, unit_radius)
+    lead = 0 if data.trials is None else 1
+    frozen = prepared.objective.frozen
+    shapes = tuple((name, p.shape[lead:]) for name, p in prepared.params.items() if name not in frozen)
+    frozen_params = {name: np.asarray(prepared.params[name]) for name in frozen}
+    fixed = {name: p if data.trials else p[None] for name, p in frozen_params.items()}
+    _check_room(data, shapes, restarts)
+    problem = jax.tree.map(lambda a: np.asarray(a) if data.trials else np.asarray(a)[None], prepared.problem)
     around = None
     if selected is not None:
-        problem, around = cone_of(tokens, problem, head_, selected, cone, axis)
+        if model is not None:
+            raise InputError(message("`selected` is for one attention layer, not for a `model`."))
+        problem, around = cone_of(tokens, problem, as_head(head or "linear"), selected, cone, axis)  # type: ignore[arg-type]
     elif cone is not None:
         raise InputError(message("`cone` is given without `selected`, the tokens that it belongs to."))
     walk = _Walk(
-        model=model,
-        measure=measure or ("log excess" if model.linear else "loss"),
+        objective=prepared.objective,
+        measure=measure or ("log excess" if searched.floor_is_known else "loss"),
+        norm=norm,
+        shapes=shapes,
         problem=problem,
+        fixed=fixed,
+        weights=prepared.weights,
         cone=around,
-        starts=Starts(problem=problem, toward=axis, cone=around, width=width, restarts=restarts, seed=seed),
+        starts=Starts(
+            model=searched, problem=problem, shapes=shapes, toward=axis, cone=around, restarts=restarts, seed=seed
+        ),
     )
     stages: list[_Stage] = []
     for k, multiple in enumerate(multiples):
         stages.append(walk.stage(k, multiple * unit_radius, stages[-1] if stages else None))
         if on_step is not None:
             on_step(PathProgress(k + 1, len(multiples), time.perf_counter() - began))
-    return _path(stages, walk, tokens, multiples, unit_radius, axis, norm, began)
+    return _path(stages, walk, data, multiples, unit_radius, axis, began)
 
 
-def _whole_numbers(tokens: Tokens, norm: str, m: Any, restarts: Any, seed: Any) -> tuple[int | None, int, int]:
+def _model(model: Model | None, norm: str, head: HeadLike | None, m: int | None) -> Model:
+    """The model, or the layer that the options are short for."""
     if norm == "frobenius" and m is not None:
         raise InputError(message("`m` is the width of K and Q; there is none with norm='frobenius'."))
-    width = None
-    if norm == "nuclear":
-        width = tokens.d if m is None else whole("m", m)
-    return width, whole("restarts", restarts, 0), whole("seed", seed, 0)
+    if model is None:
+        width = None if m is None else whole("m", m)
+        layer = Attention("W" if norm == "frobenius" else "KQ", "linear" if head is None else head, width)
+        return layer.directly()
+    if norm == "nuclear" or head is not None:
+        name = "norm" if norm == "nuclear" else "head"
+        raise InputError(message(f"`{name}` is for one attention layer; a `model` says itself what is trained."))
+    return the_model(model, {}).directly()
 
 
-def _check_radii(multiples: Array, unit_radius: Array) -> None:
-    """Refuse radii that are no floats, once they count in units of `toward`."""
-    with np.errstate(over="ignore", under="ignore"):
-        radii = multiples * unit_radius[:, None]
-    if not (np.isfinite(radii) & (radii > SMALLEST)).all():
-        raise InputError(
-            message(f"`radii` times the norm of `toward` is {radii.min():g} to {radii.max():g}; wanted numbers from "
-                    f"{SMALLEST:g} to 1.8e308.", "scale the tokens, and solve for `toward` again")
-        )  # fmt: skip
+def _blank(model: Model, data: Data, seed: int) -> dict[str, Array]:
+    """Zero weights, at which nothing is ever evaluated, and those that are not trained as they are drawn."""
+    lead = () if data.trials is None else (data.trials,)
+    shapes = model.shapes(data)
+    drawn = {} if all(weight.trained for weight in shapes.values()) else model.initial(data, seed)
+    return {name: np.zeros(lead + weight.shape) if weight.trained else drawn[name] for name, weight in shapes.items()}
 
 
-def _check_room(tokens: Tokens, width: int | None, restarts: int) -> None:
+def _check_room(data: Data, shapes: Shapes, restarts: int) -> None:
     """Refuse searches whose memories would not fit."""
-    size = tokens.d * (tokens.d if width is None else 2 * width)
-    searches = float(tokens.trials or 1) * (restarts + 2)
+    size = sum(math.prod(shape) for _, shape in shapes)
+    searches = float(data.trials or 1) * (restarts + 2)
     enough_memory(NUMBERS_PER_WEIGHT * searches * size, f"{searches:.0f} searches", "fewer `restarts`")
 
 
@@ -169,8 +191,8 @@ def _check_room(tokens: Tokens, width: int | None, restarts: int) -> None:
 class _Stage:
     """One radius of all trials: the best of the searches, (trials, ...), and the value of each."""
 
-    best: Lowest
-    found: Array  # (trials, starts)
+    best: Solutions
+    ends: Array  # (trials, starts)
     winner: NDArray[np.intp]
     inside: NDArray[np.bool_]  # is the minimum inside the ball?
 
@@ -179,9 +201,13 @@ class _Stage:
 class _Walk:
     """The searches of all trials and starts, radius by radius."""
 
-    model: AttentionModel
+    objective: Objective
     measure: Measure
-    problem: Problem
+    norm: str
+    shapes: Shapes
+    problem: Tree
+    fixed: dict[str, Array]  # parameters that are not trained
+    weights: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]  # of parameters
     cone: Cone | None
     starts: Starts
     compiled: frozenset[str] = frozenset()
@@ -189,7 +215,7 @@ class _Walk:
     def stage(self, number: int, radius: Array, before: _Stage | None) -> _Stage:
         """Solve at one radius per trial."""
         # |K|^2 + |Q|^2 = 2R
-        length = radius if self.model.parameterization == "W" else np.sqrt(2.0 * radius)
+        length = radius if self.norm == "frobenius" else np.sqrt(2.0 * radius)
         points = self.starts.at(number, None if before is None else before.best.weights)
         trials, searches = points.shape[:2]
         # Where attention has settled on worse tokens the gradient is exponentially small. A search can follow it out
@@ -217,40 +243,45 @@ class _Walk:
             ball = Lowest(*(part[np.arange(trials), at] for part in balls))
             inside = inward & (ball.value < best.value) & (ball.residual <= SOLVED)
             ball = ball._replace(radial=best.radial, evaluations=best.evaluations + balls.evaluations.sum(1))
-            best = Lowest(*(_pick(inside, one, other) for one, other in zip(ball, best, strict=True)))
+            best = _pick(inside, ball, best)
         return _Stage(best, value, winner, inside)
 
-    def _refined(self, best: Lowest, rough: NDArray[np.bool_], searches: int, length: Array) -> Lowest:
+    def _refined(self, best: Solutions, rough: NDArray[np.bool_], searches: int, length: Array) -> Solutions:
         """`best` with those trials that are `rough` searched on, to the strict tolerance."""
         # As many lanes as before, all alike: the program is compiled already.
         lanes = self._search("sphere", np.repeat(best.weights[:, None], searches, axis=1), length, 0.0)
         fine = Lowest(*(part[:, 0] for part in lanes))
         fine = fine._replace(evaluations=best.evaluations + fine.evaluations)
         better = rough & (fine.residual < best.residual)
-        return Lowest(*(_pick(better, one, other) for one, other in zip(fine, best, strict=True)))
+        return _pick(better, fine, best)
 
-    def _search(self, region: Region, points: Array, length: Array, floor: float) -> Lowest:
+    def _search(self, region: Region, points: Array, length: Array, floor: float) -> Solutions:
         """All searches of all trials, in one compiled program; (trials, searches, ...)."""
         trials, searches, _ = points.shape
 
-        def per_lane(a: Any) -> Array:
+        def per_lane(a: Value) -> Array:
             return np.repeat(np.asarray(a), searches, axis=0)
 
         program = partial(
-            lowest, model=self.model, measure=self.measure, region=region, tolerance=TOLERANCE, evaluations=EVALUATIONS
+            lowest,
+            objective=self.objective,
+            measure=self.measure,
+            shapes=self.shapes,
+            region=region,
+            tolerance=TOLERANCE,
+            evaluations=EVALUATIONS,
         )
         # A search on the sphere sees the direction of its start; squares of a start of 1e-200 would underflow.
         points = points if region == "ball" else lowered(points, exponent(points, (-1,)), 1)
         lanes = (
-            jax.tree.map(per_lane, self.problem),
-            jax.tree.map(per_lane, self.cone),
+            *jax.tree.map(per_lane, (self.problem, self.fixed, self.cone)),
             points.reshape(trials * searches, -1),
             per_lane(length),
             np.full(trials * searches, floor),
         )
-        found = in_blocks(program, lanes, compiled=region in self.compiled)
+        ends = in_blocks(program, lanes, compiled=region in self.compiled)
         self.compiled |= {region}
-        return Lowest(*(part.reshape(trials, searches, *part.shape[1:]) for part in found))
+        return Lowest(*(part.reshape(trials, searches, *part.shape[1:]) for part in ends))
 
     def slack(self, W: Array) -> Array | None:
         """By how much W, (trials, m, d, d), is inside the cone."""
@@ -259,53 +290,55 @@ class _Walk:
         return np.stack([self.starts.shield(W[:, k]) for k in range(W.shape[1])], axis=1) - self.cone.eps[:, None]
 
 
-def _pick(which: NDArray[np.bool_], one: Array, other: Array) -> Array:
-    return np.where(which.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+def _pick(which: NDArray[np.bool_], one: Solutions, other: Solutions) -> Solutions:
+    """Of the trials in `which` the one, of the others the other."""
+    return jax.tree.map(lambda a, b: np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b), one, other)
 
 
 def _path(
     stages: list[_Stage],
     walk: _Walk,
-    tokens: Tokens,
+    data: Data,
     multiples: Array,
     unit_radius: Array,
     axis: Array | None,
-    norm: str,
     began: float,
 ) -> RegularizationPath:
-    best = Lowest(*(np.stack(parts, axis=1) for parts in zip(*(s.best for s in stages), strict=True)))
+    best: Solutions = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(s.best for s in stages))
     inside = np.stack([s.inside for s in stages], axis=1)
     lost = ~np.isfinite(best.value)
     weights = np.where(lost[..., None], np.nan, best.weights)
-    named = unpack(weights, tokens.d, norm == "nuclear")
-    W = named["W"] if "W" in named else np.einsum("...im,...jm->...ij", named["K"], named["Q"])
+    named = _weights(weights, walk)
+    W = weights[..., None]  # of a model without W a column of all its weights
+    if axis is None or axis.ndim == 3:
+        W = _matrices(named, W)
     residual = best.residual
-    if norm == "nuclear":
+    if walk.norm == "nuclear":
         # Unbalanced K and Q on the sphere make any W inside the nuclear ball; the whole gradient vanishes there.
-        spent = sizes(np.where(lost[..., None, None], 1.0, W).reshape(-1, *W.shape[-2:]), norm).reshape(lost.shape)
+        spent = sizes(np.where(lost[..., None, None], 1.0, W).reshape(-1, *W.shape[-2:]), walk.norm).reshape(lost.shape)
         slackened = ~lost & ~inside & (spent < (1.0 - ROOM) * multiples * unit_radius[:, None])
         inside = inside | slackened
         residual = np.where(slackened, best.size, residual)
     best = best._replace(residual=residual)
     slack = walk.slack(W)
     share = None if walk.cone is None else slack / np.maximum(walk.cone.eps, 1e-300)[:, None]
-    off = None if axis is None else misalignment(W, axis[:, None])
+    off = None
+    if axis is not None:
+        off = misalignment(W, axis[:, None] if axis.ndim == 3 else axis[:, None, :, None])
 
     def alone(a: Any) -> Any:
-        return a if a is None or tokens.trials is not None else a[0]
+        return a if a is None or data.trials is not None else a[0]
 
     return RegularizationPath(
         multiples=multiples,
         radii=alone(multiples * unit_radius[:, None]),
-        W=alone(W),
-        K=alone(named.get("K")),
-        Q=alone(named.get("Q")),
+        weights={name: alone(array) for name, array in named.items()},
         value=alone(best.value),
         measure=walk.measure,
         residual=alone(np.where(lost, np.nan, best.residual)),
         radial=alone(np.where(lost, np.nan, best.radial)),
         starts=walk.starts.names,
-        found=alone(np.stack([s.found for s in stages], axis=1)),
+        found=alone(np.stack([s.ends for s in stages], axis=1)),
         winner=alone(np.stack([s.winner for s in stages], axis=1)),
         evaluations=alone(best.evaluations),
         misalignment=alone(off),
@@ -313,12 +346,31 @@ def _path(
         slack=alone(slack),
         eps=None if walk.cone is None else alone(walk.cone.eps),
         status=alone(_statuses(best, inside, share)),
-        norm=norm,
+        norm=walk.norm,
         seconds=time.perf_counter() - began,
     )
 
 
-def _statuses(best: Lowest, inside: NDArray[np.bool_], slack: Array | None) -> NDArray[np.object_]:
+def _weights(vectors: Array, walk: _Walk) -> dict[str, Array]:
+    """The weights at parameters (trials, m, size), by name."""
+    params = unpack(vectors, walk.shapes)
+    at_radius = []
+    for k in range(vectors.shape[1]):
+        trained = {name: p[:, k] for name, p in params.items()}
+        at_radius.append(walk.weights(trained | walk.fixed))
+    return {name: np.stack([weights[name] for weights in at_radius], axis=1) for name in at_radius[0]}
+
+
+def _matrices(named: Mapping[str, Array], otherwise: Array) -> Array:
+    """W, or K Q^T, of one attention layer."""
+    if set(named) == {"W"}:
+        return named["W"]
+    if set(named) == {"K", "Q"}:
+        return np.einsum("...im,...jm->...ij", named["K"], named["Q"])
+    return otherwise
+
+
+def _statuses(best: Solutions, inside: NDArray[np.bool_], slack: Array | None) -> NDArray[np.object_]:
     status = np.full(best.value.shape, PathStatus.SPHERE, dtype=object)
     status[(best.radial > 0) & ~inside] = PathStatus.INWARD
     status[inside] = PathStatus.INTERIOR

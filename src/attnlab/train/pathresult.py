@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.data.directions import unit
 from attnlab.data.tokens import Array
-from attnlab.train.alignment import unit
 from attnlab.train.sphere import Measure
+from attnlab.train.trajectory import Trained
 
 
 class PathStatus(Enum):
@@ -35,15 +37,14 @@ class PathProgress:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RegularizationPath:
+class RegularizationPath(Trained):
     """The least loss at each radius. Arrays have the trial axis first, if there is one, then one of radii.
 
     Attributes:
         multiples: the radii as they were asked for, (m,).
         radii: R, (..., m): the bound on |W|_F, or on |W|_* = (|K|^2 + |Q|^2) / 2.
-        W: (..., m, d, d); NaN where nothing was found.
-        K, Q: (..., m, d, rank), or None.
-        value: the measure at W, (..., m); inf where nothing was found.
+        weights: by name, each (..., m, ...); NaN where nothing was found. `W`, `K`, `Q` are those of one layer.
+        value: the measure there, (..., m); inf where nothing was found.
         measure: "log excess", relative to the best tokens or to `selected`; or "loss".
         residual: how far the first-order condition is from being met, (..., m): on the sphere |tangential gradient| /
             |gradient|; inside the ball |gradient| R, in units of the measure.
@@ -63,9 +64,7 @@ class RegularizationPath:
 
     multiples: Array
     radii: Array
-    W: Array
-    K: Array | None
-    Q: Array | None
+    weights: Mapping[str, Array]
     value: Array
     measure: Measure
     residual: Array
@@ -104,6 +103,6 @@ class RegularizationPath:
         last = ""
         if self.misalignment is not None:
             last = f", misalignment={np.max(self.misalignment[..., -1]):.1e} at {self.multiples[-1]:g} times"
-        trials = f"trials={len(self.W)}, " if self.W.ndim == 4 else ""
+        trials = f"trials={len(self.value)}, " if self.value.ndim == 2 else ""
         done = f"solved={int(self.solved.sum())} of {self.solved.size}"
         return f"RegularizationPath({self.norm}, {trials}{len(self.multiples)} radii, {done}{last})"

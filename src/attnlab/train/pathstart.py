@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.checks import finite_array, shown, whole_array
+from attnlab.data.directions import unit
 from attnlab.data.selection import TIE, scores
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.attention import Problem
 from attnlab.models.heads import Head
-from attnlab.models.powers import of_one_power
-from attnlab.train.alignment import unit
+from attnlab.models.layer import LayerProblem
+from attnlab.models.model import Data, Model, Shapes, unit_rows
+from attnlab.models.scaled import GivenWeights, Tree
 from attnlab.train.sphere import Cone, shield
 
 # Keeps the stream of these draws apart from those of the data and of the initial weights of a run.
@@ -26,9 +26,10 @@ PATH_STREAM = 2
 NOISE = 1e-2
 # How often a restart is drawn nearer to the axis of the cone until it is inside.
 HALVINGS = 40
+SMALLEST = 1e-290  # radius; squares and products with it are formed by logarithms alone
 
 
-def check_radii(radii: Sequence[float]) -> Array:
+def check_radii(radii: Sequence[float] | np.ndarray) -> Array:
     """Increasing positive numbers."""
     given = finite_array("radii", radii)
     good = given.ndim == 1 and given.size > 0
@@ -47,11 +48,31 @@ def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
         per_trial = "" if tokens.trials is None else ", or one such matrix per trial"
         raise InputError(message(f"`toward` has shape {given.shape}; wanted {wanted}{per_trial}."))
     if not given.any(axis=(-2, -1)).all():
-        raise InputError(
-            message("`toward` is zero; wanted a direction for every trial.",
-                    "an infeasible or unconstrained max-margin problem has none")
-        )  # fmt: skip
+        hint = "an infeasible or unconstrained max-margin problem has none"
+        raise InputError(message("`toward` is zero; wanted a direction for every trial.", hint))
     return np.array(np.broadcast_to(given, (tokens.trials or 1, *wanted)))
+
+
+def weights_toward(toward: GivenWeights | None, model: Model, data: Data) -> Array | None:
+    """Weights by name as a vector for each trial."""
+    if toward is None:
+        return None
+    weights = model.check(data, toward, "toward")
+    rows = [w.reshape(data.trials or 1, -1) for w in weights.values()]
+    vectors = np.concatenate(rows, axis=1)
+    if not vectors.any(axis=1).all():
+        raise InputError(message("`toward` is zero; wanted a direction for every trial."))
+    return vectors
+
+
+def check_lengths(multiples: Array, unit_radius: Array) -> None:
+    """Refuse radii that are no floats, once they count in units of `toward`."""
+    with np.errstate(over="ignore", under="ignore"):
+        radii = multiples * unit_radius[:, None]
+    if not (np.isfinite(radii) & (radii > SMALLEST)).all():
+        extent = f"{radii.min():g} to {radii.max():g}; wanted numbers from {SMALLEST:g} to 1.8e308."
+        hint = "scale the tokens, and solve for `toward` again"
+        raise InputError(message(f"`radii` times the norm of `toward` is {extent}", hint))
 
 
 def sizes(W: Array, norm: str) -> Array:
@@ -63,15 +84,15 @@ def sizes(W: Array, norm: str) -> Array:
 
 
 def cone_of(
-    tokens: Tokens, problem: Problem, head: Head, selected: ArrayLike, eps: Any, toward: Array | None
-) -> tuple[Problem, Cone]:
+    tokens: Tokens, problem: LayerProblem, head: Head, selected: ArrayLike, eps: ArrayLike | None, toward: Array | None
+) -> tuple[LayerProblem, Cone]:
     """The problem with its excess loss measured from `selected`, and cone_eps(selected).
 
     `eps` None takes half of what `toward` reaches. All arrays have a trial axis.
     """
     if toward is None:
-        raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.",
-                                 "toward=al.solve_margin(tokens, selected).W"))  # fmt: skip
+        hint = "toward=al.solve_margin(tokens, selected).W"
+        raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.", hint))
     chosen = whole_array("selected", selected, f"token numbers of shape {tokens.y.shape}")
     if chosen.shape != tokens.y.shape:
         raise InputError(message(f"`selected` has shape {chosen.shape}; wanted token numbers of {tokens.y.shape}."))
@@ -92,16 +113,14 @@ def cone_of(
     half = np.where(np.isfinite(reached), 0.5 * reached, 0.0)
     wanted = half if eps is None else _cone_sizes(eps, reached.shape)
     if not ((reached >= wanted) & (reached > 0)).all():
-        worst = float(reached.min())
-        raise InputError(
-            message(f"`toward` is outside the cone of `selected`: lower tokens lead higher ones by {worst:.3g} |W|, "
-                    f"wanted at least {'a positive number' if eps is None else eps}.",
-                    "`selected` must be locally optimal, and `toward` its max-margin matrix")
-        )  # fmt: skip
+        least = "a positive number" if eps is None else eps
+        leads = f"lower tokens lead higher ones by {float(reached.min()):.3g} |W|, wanted at least {least}."
+        hint = "`selected` must be locally optimal, and `toward` its max-margin matrix"
+        raise InputError(message(f"`toward` is outside the cone of `selected`: {leads}", hint))
     return problem._replace(reference=chosen, reference_score=score[..., 0]), around._replace(eps=np.array(wanted))
 
 
-def _cone_sizes(eps: Any, shape: tuple[int, ...]) -> Array:
+def _cone_sizes(eps: ArrayLike, shape: tuple[int, ...]) -> Array:
     """One positive number per trial."""
     given = finite_array("cone", eps)
     if given.shape not in ((), shape) or not (given > 0).all():
@@ -109,7 +128,7 @@ def _cone_sizes(eps: Any, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(given, shape)
 
 
-def _shield(problem: Problem, cone: Cone, W: Array) -> Array:
+def _shield(problem: LayerProblem, cone: Cone, W: Array) -> Array:
     """`shield` of one W per trial."""
     with np.errstate(invalid="ignore"):
         point = unit(np, W)
@@ -124,14 +143,14 @@ def _shield(problem: Problem, cone: Cone, W: Array) -> Array:
 class Starts:
     """The points from which the searches of every radius start, as vectors.
 
-    `width` is that of K and Q, or None for W. Random weights are combinations of `x_t z^T`: what is orthogonal to
-    all of them changes no logit.
+    `toward` is a matrix W for each trial of one attention layer, and a vector for other models.
     """
 
-    problem: Problem
+    model: Model
+    problem: Tree
+    shapes: Shapes
     toward: Array | None
     cone: Cone | None
-    width: int | None
     restarts: int
     seed: int
 
@@ -162,25 +181,19 @@ class Starts:
         return _shield(self.problem, self.cone, W)
 
     def _random(self, trial: int, number: int) -> Array:
-        """restarts + 1 random weights of one trial, each of length 1 (zero if no logit can change)."""
+        """restarts + 1 random points of one trial, each of length 1 (zero if no output can change)."""
         rng = np.random.default_rng([self.seed, trial, number, PATH_STREAM])
-        x, z = self.problem.x[trial], self.problem.z[trial]
-        if self.problem.powers is not None:
-            x, _ = of_one_power(x, self.problem.powers.x[trial])
-            z, _ = of_one_power(z, self.problem.powers.z[trial])
-        x, z = x / max(np.abs(x).max(), 1e-300), z / max(np.abs(z).max(), 1e-300)
-        n, T, d = x.shape
-        count = self.restarts + 1
-        if self.width is None:
-            mixed = np.einsum("sntk,ntd->snkd", rng.standard_normal((count, n, T, z.shape[1])), x)
-            return _unit_rows(np.einsum("snkd,nke->sde", mixed, z).reshape(count, d * d))
-        K = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * T, self.width)), x.reshape(-1, d))
-        Q = np.einsum("sjm,jd->sdm", rng.standard_normal((count, n * z.shape[1], self.width)), z.reshape(-1, d))
-        halves = [_unit_rows(half.reshape(count, -1)) for half in (K, Q)]
-        return _unit_rows(np.concatenate(halves, axis=1))
+        return self.model.random_points(self.problem, self.shapes, trial, rng, self.restarts + 1)
+
+    @property
+    def width(self) -> int | None:
+        """Of K and Q; None if there are none."""
+        return dict(self.shapes)["K"][-1] if "K" in dict(self.shapes) else None
 
     def _from_matrix(self, W: Array, noise: Array) -> Array:
         """A matrix per trial as a start: itself, or its balanced factors of rank at most the width."""
+        if W.ndim == 2:
+            return unit_rows(W)
         direction = unit(np, W)
         if self.width is None:
             return direction.reshape(len(W), -1)
@@ -188,24 +201,24 @@ class Starts:
         root = np.zeros((len(W), max(self.width, values.shape[1])))
         root[:, : values.shape[1]] = np.sqrt(values)
         root = root[:, : self.width]
-        kept = min(self.width, values.shape[1])
+        rank = min(self.width, values.shape[1])
         K, Q = np.zeros((2, len(W), W.shape[1], self.width))
-        K[..., :kept] = left[..., :kept] * root[:, None, :kept]
-        Q[..., :kept] = right.transpose(0, 2, 1)[..., :kept] * root[:, None, :kept]
+        K[..., :rank] = left[..., :rank] * root[:, None, :rank]
+        Q[..., :rank] = right.transpose(0, 2, 1)[..., :rank] * root[:, None, :rank]
         factors = np.concatenate([K.reshape(len(W), -1), Q.reshape(len(W), -1)], axis=1)
-        return _unit_rows(_unit_rows(factors) + NOISE * noise)
+        return unit_rows(unit_rows(factors) + NOISE * noise)
 
     def _drawn_inside(self, axis: Array, away: Array) -> Array:
         """`away` mixed with as much of `axis` as takes it into the cone, per trial."""
         assert self.cone is not None
         share = np.ones(len(axis))
         for _ in range(HALVINGS):
-            points = _unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
+            points = unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
             outside = ~(self.shield(self._as_matrix(points)) > self.cone.eps)
             if not outside.any():
                 return points
             share = np.where(outside, 0.5 * share, share)
-        return _unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
+        return unit_rows((1.0 - share)[:, None] * axis + share[:, None] * away)
 
     def _as_matrix(self, points: Array) -> Array:
         d = self.problem.x.shape[-1]
@@ -213,9 +226,3 @@ class Starts:
             return points.reshape(-1, d, d)
         K, Q = points.reshape(-1, 2, d, self.width).transpose(1, 0, 2, 3)
         return np.einsum("rim,rjm->rij", K, Q)
-
-
-def _unit_rows(rows: Array) -> Array:
-    """Rows divided by their lengths; zero rows stay."""
-    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1.0)

@@ -6,37 +6,37 @@ import gc
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from attnlab.models.attention import AttentionModel, Problem
-from attnlab.optim.rule import total_log_norm
-from attnlab.train.metrics import View
+from attnlab.models.problem import Objective, Seen
+from attnlab.models.scaled import Params, ScaledGradient, Tree, total_log_norm
+from attnlab.train.metrics import UserFunctions, measure
 from attnlab.train.watch import watched
 
 # How a rule takes gradients: as mantissa and log-scale; plain with the loss as extra argument; plain.
 Reads = Literal["scaled", "extra", "plain"]
 
 
-@partial(jax.jit, static_argnames=("model", "measure", "update", "reads", "user", "recording"))
+@partial(jax.jit, static_argnames=("objective", "update", "reads", "user", "recording"))
 def advance(
-    problem: Any,
-    params: Any,
-    state: Any,
-    tracked: Any,
-    targets: dict[str, Any],
-    lengths: Any,
-    count: Any,
+    problem: Tree,
+    params: Params,
+    state: Tree,
+    compared: Tree,
+    targets: dict[str, Tree],
+    lengths: Array,
+    count: Array,
     *,
-    model: Any,
-    measure: Callable[..., dict[str, Any]],
-    update: Callable[..., Any],
+    objective: Objective,
+    update: Callable[..., tuple[Params, Tree]],
     reads: Reads,
-    user: tuple[tuple[str, Callable[[View], Any]], ...],
+    user: UserFunctions,
     recording: bool,
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> tuple[Params, Tree, dict[str, Array]]:
     """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
 
     One program for any schedule: both the number of steps and the number of records are arguments. The state of a rule
@@ -44,63 +44,59 @@ def advance(
     """
     watching = reads != "scaled"
 
-    def propose(problem: Any, params: Any, state: Any) -> tuple[Any, ...]:
-        gradient, evaluation = model.gradient(params, problem)
+    def propose(problem: Tree, params: Params, state: Tree) -> tuple[Params, Tree, ScaledGradient, Tree]:
+        gradient, forward = objective.gradient(params, problem)
         if reads == "plain":
             moves, state = update(gradient.value(), state, params)
         elif reads == "extra":
-            moves, state = update(gradient.value(), state, params, value=model.objective(evaluation))
+            moves, state = update(gradient.value(), state, params, value=objective.value(problem, forward))
         else:
             moves, state = update(
                 gradient.mantissa,
                 state,
                 params,
                 log_scale=gradient.log_scale,
-                log_excess=model.log_excess(problem, evaluation),
-                value=model.objective(evaluation),
+                log_excess=objective.log_excess(problem, forward),
+                value=objective.value(problem, forward),
             )
-        return moves, state, gradient, evaluation
+        return moves, state, gradient, forward
 
-    def trial(problem: Any, params: Any, state: Any, tracked: Any, targets: Any) -> tuple[Any, Any, dict[str, Any]]:
-        def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def trial(
+        problem: Tree, params: Params, state: Tree, compared: Tree, targets: Tree
+    ) -> tuple[Params, Tree, dict[str, Array]]:
+        def step(_: Array, carry: tuple[Params, Tree]) -> tuple[Params, Tree]:
             params, state = carry
             if watching:
                 return watched(lambda p, s: propose(problem, p, s), params, *state)
-            moves, state, *_ = propose(problem, params, state)
+            moves, state = propose(problem, params, state)[:2]
             return jax.tree.map(jnp.add, params, moves), state
 
-        def measured(params: Any, state: Any) -> dict[str, Any]:
+        def measured(params: Params, state: Tree) -> dict[str, Array]:
             state = state[0] if watching else state
-            moves, _, gradient, evaluation = propose(problem, params, state)
-            return measure(model, problem, params, gradient, evaluation, moves, tracked, targets, user)
+            moves, _, gradient, forward = propose(problem, params, state)
+            return measure(objective, Seen(problem, params, gradient, forward, moves, compared, targets), user)
 
-        def interval(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            params, state, found = carry
+        def interval(i: Array, carry: tuple[Params, Tree, Tree]) -> tuple[Params, Tree, Tree]:
+            params, state, records = carry
             params, state = jax.lax.fori_loop(0, lengths[i], step, (params, state))
             if recording:
                 now = measured(params, state)
-                found = jax.tree.map(lambda all, one: all.at[i].set(one), found, now)
-            return params, state, found
+                records = jax.tree.map(lambda all, one: all.at[i].set(one), records, now)
+            return params, state, records
 
-        found = jax.eval_shape(measured, params, state) if recording else {}
-        found = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), found)
-        return jax.lax.fori_loop(0, count, interval, (params, state, found))
+        shapes = jax.eval_shape(measured, params, state) if recording else {}
+        none_yet = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), shapes)
+        return jax.lax.fori_loop(0, count, interval, (params, state, none_yet))
 
-    return jax.vmap(trial)(problem, params, state, tracked, targets)
-
-
-@partial(jax.jit, static_argnums=2)
-def largest(params: Any, problem: Problem, model: AttentionModel) -> Any:
-    """The token with the largest logit, for every query of every trial."""
-    return jax.vmap(lambda p, q: jnp.argmax(model.logits(p, q), axis=-1))(params, problem)
+    return jax.vmap(trial)(problem, params, state, compared, targets)
 
 
 @partial(jax.jit, static_argnums=2)
-def gradient_norms(params: Any, problem: Any, model: Any) -> Any:
+def gradient_norms(params: Params, problem: Tree, objective: Objective) -> Array:
     """log of the norm of the gradient of every trial; -inf for zero."""
 
-    def one(params: Any, problem: Any) -> Any:
-        gradient, _ = model.gradient(params, problem)
+    def one(params: Params, problem: Tree) -> Array:
+        gradient, _ = objective.gradient(params, problem)
         return total_log_norm(gradient.mantissa, gradient.log_scale)
 
     return jax.vmap(one)(params, problem)

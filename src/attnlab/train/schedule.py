@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
+from typing import TypeGuard
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def log_spaced(steps: int, per_decade: int = 20) -> tuple[int, ...]:
     return tuple(int(s) for s in np.unique([0, *grid[grid <= steps], steps]))
 
 
-def record_steps(record: int | Sequence[int] | None, steps: int) -> tuple[int, ...]:
+def record_steps(record: int | Sequence[int] | np.ndarray | None, steps: int) -> tuple[int, ...]:
     """The steps at which metrics are taken: `record` per decade, at these steps, or (None) nowhere."""
     if record is None:
         return ()
@@ -42,28 +42,28 @@ def record_steps(record: int | Sequence[int] | None, steps: int) -> tuple[int, .
     given = _listed(record)
     if not len(given):
         return ()
-    found = whole_array("record", given, "records per decade, or a list of steps")
-    if found.ndim != 1:
-        raise InputError(message(f"`record` has shape {found.shape}; wanted records per decade, or a list of steps."))
-    outside = found[(found < 0) | (found > steps)]
+    asked = whole_array("record", given, "records per decade, or a list of steps")
+    if asked.ndim != 1:
+        raise InputError(message(f"`record` has shape {asked.shape}; wanted records per decade, or a list of steps."))
+    outside = asked[(asked < 0) | (asked > steps)]
     if outside.size:
         raise InputError(message(f"`record` asks for step {outside[0]}; the run goes from 0 to {steps}."))
-    return tuple(int(at) for at in np.unique(found))
+    return tuple(int(at) for at in np.unique(asked))
 
 
-def _is_list(record: Any) -> bool:
+def _is_list(record: object) -> TypeGuard[Iterable[float]]:
     """Is this a list of times, and not one number?"""
     return hasattr(record, "__iter__") and not isinstance(record, str | bytes) and getattr(record, "ndim", 1) != 0
 
 
-def _listed(record: Any) -> Any:
+def _listed(record: Iterable[float]) -> list[float] | np.ndarray:
     """`record` as a list, if that fits into memory."""
-    if hasattr(record, "__len__"):
+    if isinstance(record, Sized):
         enough_memory(COPIES * float(len(record)), f"{len(record)} records", "a smaller `record`")
     return record if isinstance(record, np.ndarray) else list(record)
 
 
-def record_times(record: int | Sequence[float] | None, time: float) -> Array:
+def record_times(record: int | Sequence[float] | np.ndarray | None, time: float) -> Array:
     """Times at which metrics are taken: 0 and `record` per decade up to `time`, or these times, or (None) nowhere.
 
     Decades begin at 1, or three before `time` if that is earlier.

@@ -8,16 +8,23 @@ their difference is exponentiated.
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from attnlab.models.attention import AttentionModel, Problem
+from attnlab.models.layer import product
+from attnlab.models.model import Shapes
+from attnlab.models.problem import Objective
+from attnlab.models.scaled import Params, Tree, Value
 from attnlab.train.lbfgs import minimise
 
+A = TypeVar("A", Array, np.ndarray)  # of JAX inside of compiled programs, of NumPy outside
 Measure = Literal["log excess", "loss"]
 Region = Literal["sphere", "ball"]
 
@@ -28,12 +35,12 @@ class Cone(NamedTuple):
     `low` and `high` mark, (n, K, T), the tokens that score below the selected one and the others that do not.
     """
 
-    low: Any
-    high: Any
-    eps: Any
+    low: Value
+    high: Value
+    eps: Value
 
 
-class Lowest(NamedTuple):
+class Lowest(NamedTuple, Generic[A]):
     """What one search found.
 
     Attributes:
@@ -46,24 +53,26 @@ class Lowest(NamedTuple):
         evaluations: of the loss and its gradient.
     """
 
-    weights: Any
-    value: Any
-    residual: Any
-    radial: Any
-    size: Any
-    evaluations: Any
+    weights: A
+    value: A
+    residual: A
+    radial: A
+    size: A
+    evaluations: A
 
 
-def unpack(vector: Any, d: int, factored: bool) -> dict[str, Any]:
-    """The vector as weights by name; leading axes stay."""
+def unpack(vector: A, shapes: Shapes) -> dict[str, A]:
+    """The vector as parameters by name; leading axes stay."""
     lead = vector.shape[:-1]
-    if not factored:
-        return {"W": vector.reshape(*lead, d, d)}
-    both = vector.reshape(*lead, 2, d, -1)
-    return {"K": both[..., 0, :, :], "Q": both[..., 1, :, :]}
+    parts, first = {}, 0
+    for name, shape in shapes:
+        last = first + math.prod(shape)
+        parts[name] = vector[..., first:last].reshape(*lead, *shape)
+        first = last
+    return parts
 
 
-def shield(xp: Any, logits: Any, cone: Cone, size: Any) -> Any:
+def shield(xp: ModuleType, logits: Value, cone: Cone, size: Value | float) -> Any:
     """min over queries of (best low logit - best high logit) / |W|, with NumPy or `jax.numpy` as `xp`.
 
     inf where no query has a high token; -inf where some query with high tokens has no low one. W is in the cone iff
@@ -77,51 +86,62 @@ def shield(xp: Any, logits: Any, cone: Cone, size: Any) -> Any:
 
 
 def _measured(
-    model: AttentionModel, measure: Measure, problem: Problem, cone: Cone | None, vector: Any, log_radius: Any
+    objective: Objective,
+    measure: Measure,
+    shapes: Shapes,
+    problem: Tree,
+    fixed: Params,
+    cone: Cone | None,
+    vector: Array,
+    log_radius: Array,
 ) -> tuple[Array, Array]:
     """The measure at `vector`, and its gradient there times the radius; inf outside the domain."""
-    params = unpack(vector, problem.x.shape[-1], model.parameterization == "KQ")
-    gradient, evaluation = model.gradient(params, problem)
+    params = unpack(vector, shapes)
+    gradient, forward = objective.gradient({**params, **fixed}, problem)
     if measure == "loss":
-        value, log_size = model.objective(evaluation), 0.0
+        value, log_size = objective.value(problem, forward), 0.0
         inside = jnp.isfinite(value)
     else:
-        sign, value = model.excess(problem, evaluation)
+        sign, value = objective.excess(problem, forward)
         inside = (sign > 0) & jnp.isfinite(value)
         log_size = jnp.where(inside, value, 0.0)
     if cone is not None:
-        W = params["W"] if "W" in params else params["K"] @ params["Q"].T
-        inside = inside & (shield(jnp, evaluation.logits, cone, jnp.sqrt(jnp.sum(W**2))) >= cone.eps)
+        length = jnp.sqrt(jnp.sum(product(params) ** 2))
+        inside = inside & (shield(jnp, objective.logits(params, problem), cone, length) >= cone.eps)
     parts = [gradient.mantissa[k] * jnp.exp(gradient.log_scale[k] - log_size + log_radius) for k in params]
     whole = jnp.concatenate([part.ravel() for part in parts])
     return jnp.where(inside, value, jnp.inf), jnp.where(inside, whole, 0.0)
 
 
-@partial(jax.jit, static_argnames=("model", "measure", "region", "tolerance", "evaluations"))
+@partial(jax.jit, static_argnames=("objective", "measure", "shapes", "region", "tolerance", "evaluations"))
 def lowest(
-    problem: Problem,
+    problem: Tree,
+    fixed: Params,
     cone: Cone | None,
-    start: Any,
-    radius: Any,
-    floor: Any,
+    start: Array,
+    radius: Array,
+    floor: Array,
     *,
-    model: AttentionModel,
+    objective: Objective,
     measure: Measure,
+    shapes: Shapes,
     region: Region,
     tolerance: float,
     evaluations: int,
-) -> Lowest:
+) -> Lowest[Array]:
     """A local minimum over the sphere or the ball of each radius, from each start; all arrays have a lane axis.
 
     A search ends where its residual is `tolerance`. With `floor` it also ends where a gradient of at most `tolerance *
     floor`, in units of the measure, promises nothing more.
     """
 
-    def lane(problem: Problem, cone: Cone | None, start: Any, radius: Any, floor: Any) -> Lowest:
-        def at(vector: Any) -> tuple[Array, Array]:
-            return _measured(model, measure, problem, cone, vector, jnp.log(radius))
+    def lane(
+        problem: Tree, fixed: Params, cone: Cone | None, start: Array, radius: Array, floor: Array
+    ) -> Lowest[Array]:
+        def at(vector: Array) -> tuple[Array, Array]:
+            return _measured(objective, measure, shapes, problem, fixed, cone, vector, jnp.log(radius))
 
-        def on_sphere(u: Any) -> tuple[Array, Array, Array]:
+        def on_sphere(u: Array) -> tuple[Array, Array, Array]:
             length = jnp.sqrt(u @ u)
             unit = u / length
             value, gradient = at(radius * unit)
@@ -130,19 +150,19 @@ def lowest(
             along = along - (along @ unit) * unit
             return value, along / length, gradient / length
 
-        def in_ball(u: Any) -> tuple[Array, Array, Array]:
+        def in_ball(u: Array) -> tuple[Array, Array, Array]:
             value, gradient = at(radius * u)
             return jnp.where(u @ u <= 1.0, value, jnp.inf), gradient, jnp.ones_like(u) / jnp.sqrt(u.size)
 
         if region == "sphere":
             begin = start / jnp.sqrt(start @ start)
-            found = minimise(on_sphere, begin, tolerance=tolerance, floor=floor, evaluations=evaluations)
-            length = jnp.sqrt(found.point @ found.point)
-            size = length * jnp.sqrt(found.scale @ found.scale)
-            radial = found.scale @ found.point
-            return Lowest(radius * found.point / length, found.value, found.residual, radial, size, found.evaluations)
-        found = minimise(in_ball, start / radius, tolerance=tolerance, evaluations=evaluations)
+            end = minimise(on_sphere, begin, tolerance=tolerance, floor=floor, evaluations=evaluations)
+            length = jnp.sqrt(end.point @ end.point)
+            size = length * jnp.sqrt(end.scale @ end.scale)
+            radial = end.scale @ end.point
+            return Lowest(radius * end.point / length, end.value, end.residual, radial, size, end.evaluations)
+        end = minimise(in_ball, start / radius, tolerance=tolerance, evaluations=evaluations)
         flat = jnp.zeros_like(radius)
-        return Lowest(radius * found.point, found.value, found.residual, flat, found.residual, found.evaluations)
+        return Lowest(radius * end.point, end.value, end.residual, flat, end.residual, end.evaluations)
 
-    return jax.vmap(lane)(problem, cone, start, radius, floor)
+    return jax.vmap(lane)(problem, fixed, cone, start, radius, floor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from attnlab.data.files import read_npz, write_npz
 from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+
+Facts: TypeAlias = dict[str, Any]  # what is written as JSON: settings, versions, and how a run ended
 
 
 class Status(Enum):
@@ -53,6 +55,15 @@ class Trained:
     def Q(self) -> Array:
         """Query weights (d, m)."""
         return self._weight("Q")
+
+    def _norm(self, trials: int | None) -> float:
+        """Of W or K Q^T of one layer, or of all weights; the median over trials."""
+        with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
+            if set(self.weights) - {"u"} in ({"W"}, {"K", "Q"}):
+                return float(np.median(matrix_lengths(self.W)))
+            lead = 0 if trials is None else 1
+            squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
+            return float(np.median(np.sqrt(sum(squares))))
 
     def _weight(self, name: str) -> Array:
         if name not in self.weights:
@@ -93,7 +104,7 @@ class Trajectory(Trained):
     last_step: int
     status: Status
     seconds: float
-    config: Mapping[str, Any]
+    config: Facts
     versions: Mapping[str, str]
     rule_state: tuple[np.ndarray, ...]
     stalled_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
@@ -115,26 +126,17 @@ class Trajectory(Trained):
     def remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers should know: trials that stand still, gradients that underflowed, metrics that
         overflowed. Empty for most runs."""
-        found = [_stalled_remark(self), _underflow_remark(self)]
-        found += [_metric_remark(self, name) for name in self.metrics]
-        return tuple(remark for remark in found if remark)
+        remarks = [_stalled_remark(self), _underflow_remark(self), _loss_remark(self)]
+        remarks += [_metric_remark(self, name) for name in self.metrics]
+        return tuple(remark for remark in remarks if remark)
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
-        lead = 0 if self.trials is None else 1
-        if {"W", "K"} & set(self.weights):
-            with np.errstate(over="ignore", invalid="ignore"):
-                norm = np.median(matrix_lengths(self.W))
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):  # of a run that overflowed
-                squares = [np.sum(w**2, axis=tuple(range(lead, w.ndim))) for w in self.weights.values()]
-                norm = np.median(np.sqrt(sum(squares)))
         loss = f", loss={np.median(self.metrics['loss'][..., -1]):.4g}" if len(self.steps) else ""
         rule = self.config["rule"]["name"]
-        return (
-            f"Trajectory({rule} on {'+'.join(self.weights)}, {trials}step={self.last_step}{loss}, norm={norm:.4g}, "
-            f"{self.status.name.lower()})"
-        )
+        what = f"{rule} on {'+'.join(self.weights)}"
+        where = f"{trials}step={self.last_step}{loss}, norm={self._norm(self.trials):.4g}"
+        return f"Trajectory({what}, {where}, {self.status.name.lower()})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one npz file; an old file is replaced only once the new one is whole."""
@@ -169,7 +171,7 @@ class Trajectory(Trained):
             ) from error
 
     @classmethod
-    def _from_file(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Trajectory:
+    def _from_file(cls, arrays: dict[str, np.ndarray], facts: Facts) -> Trajectory:
         groups: dict[str, dict[str, np.ndarray]] = {
             "metrics": {},
             "weights": {},
@@ -231,6 +233,20 @@ def _underflow_remark(run: Trajectory) -> str | None:
     return (
         f"{_share(lost, run)}entries of the gradient underflow to zero before the optax rule sees them, from step "
         f"{first} on; if its steps do not depend on the size of the gradient, use al.optim.scale_free(rule)."
+    )
+
+
+def _loss_remark(run: Trajectory) -> str | None:
+    """Of a loss given as a function, whose slope may underflow: named losses know theirs in the log domain."""
+    logs = run.metrics.get("log_gradient_norm")
+    if isinstance(run.config.get("loss"), str) or logs is None or not logs.shape[-1]:
+        return None
+    zero = np.isneginf(logs[..., -1])
+    if not zero.any():
+        return None
+    return (
+        f"{_share(zero, run)}the gradient is exactly zero at the last record; the slope of a loss given as a function "
+        "underflows where the loss does, and nothing moves from there on."
     )
 
 

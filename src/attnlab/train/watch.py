@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+from attnlab.models.scaled import Params, ScaledGradient, Tree, Value
 
 # Steps without a move and without a gradient after which a trial is left as it is. Rules that gather several gradients
 # before they move are given that long.
@@ -18,9 +20,9 @@ PATIENCE = 100
 class Watch(NamedTuple):
     """What was seen of every trial, (trials,)."""
 
-    taken: Any  # steps taken, those without a move too
-    still: Any  # the last so many of them had no move, and a gradient that is not zero but underflowed to zero
-    underflow: Any  # the first step at which some entry of the gradient underflowed; -1 for none
+    taken: Value  # steps taken, those without a move too
+    still: Value  # the last so many of them had no move, and a gradient that is not zero but underflowed to zero
+    underflow: Value  # the first step at which some entry of the gradient underflowed; -1 for none
 
     @classmethod
     def start(cls, trials: int, taken: int = 0) -> Watch:
@@ -33,7 +35,12 @@ class Watch(NamedTuple):
         return np.where(self.still > 0, self.taken - self.still, -1)
 
 
-def watched(propose: Callable[..., Any], params: Any, state: Any, watch: Watch) -> tuple[Any, tuple[Any, Watch]]:
+def watched(
+    propose: Callable[[Params, Tree], tuple[Params, Tree, ScaledGradient, Tree]],
+    params: Params,
+    state: Tree,
+    watch: Watch,
+) -> tuple[Params, tuple[Tree, Watch]]:
     """One step of one trial, and what it was given; none once the trial has stood still for long enough."""
     moves, next_state, gradient, _ = propose(params, state)
     vanished, lost = _underflow(gradient)
@@ -48,7 +55,7 @@ def watched(propose: Callable[..., Any], params: Any, state: Any, watch: Watch) 
     return jax.tree.map(lambda new, old: jnp.where(going, new, old), ahead, (params, (state, watch)))
 
 
-def _underflow(gradient: Any) -> tuple[Array, Array]:
+def _underflow(gradient: ScaledGradient) -> tuple[Array, Array]:
     """Is the gradient nothing but zeros though it is not zero? Is some entry of it?"""
     plain, mantissa = jax.tree.leaves(gradient.value()), jax.tree.leaves(gradient.mantissa)
     lost = jnp.stack([jnp.any((p == 0) & (m != 0)) for p, m in zip(plain, mantissa, strict=True)])
@@ -56,5 +63,5 @@ def _underflow(gradient: Any) -> tuple[Array, Array]:
     return jnp.all(zero) & jnp.any(lost), jnp.any(lost)
 
 
-def _all_zero(tree: Any) -> Array:
+def _all_zero(tree: Tree) -> Array:
     return jnp.all(jnp.stack([jnp.all(leaf == 0) for leaf in jax.tree.leaves(tree)]))

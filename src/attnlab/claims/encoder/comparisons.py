@@ -18,7 +18,7 @@ from attnlab.claims.scale import Scale
 from attnlab.data.sequences import Sequences, gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder, Scaling
-from attnlab.models.network import Law
+from attnlab.models.network import NetworkLaw
 from attnlab.optim import gd
 from attnlab.theory.encoder import LITERATURE, required_width
 from attnlab.train import descend
@@ -82,7 +82,7 @@ def starts_compared(scale: Scale) -> dict[str, dict[str, Array]]:
     data, m = gaussian_sequences(16, 4, d, seed=0, trials=trials), 8 * d
     decades: dict[str, Array] = {}
     stable: dict[str, Array] = {}
-    groups: tuple[tuple[Law, ...], ...] = (("lecun", "he"), ("ntk",))
+    groups: tuple[tuple[NetworkLaw, ...], ...] = (("lecun", "he"), ("ntk",))
     for laws in groups:
         # He is LeCun with other first weights, so both run together.
         network = Encoder(m, init=laws[0])
@@ -170,7 +170,7 @@ def width_powers() -> list[Limit]:
 def width_orders() -> dict[str, float]:
     """Powers of N in the width that the printed proof asks for, LeCun weights, lambda_0 held; and of Nguyen (2021)."""
     many = [10**5, 10**6]
-    sizes: dict[str, Any] = {"T": 4, "d": 64, "C_x": 1.0, "lambda0": 0.01, "mode": "paper"}
+    sizes: dict[str, Any] = {"T": 4, "d": 64, "C_x": 1.0, "lambda0": 0.01, "corrected": False}
     scales: dict[str, Scaling] = {"m^(-1/2)": "sqrt", "1/m": "linear"}
     growth = {
         name: power(many, [required_width("lecun", scaling, N=N, **sizes).width for N in many])

@@ -19,6 +19,7 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder
+from attnlab.models.encoder_kernel import encoder_kernels
 from attnlab.theory.encoder import (
     arc_cosine_1,
     assumption_1,
@@ -28,7 +29,6 @@ from attnlab.theory.encoder import (
     least_singular_value,
     limiting_ntk,
 )
-from attnlab.theory.encoder.ntk import encoder_kernels
 
 T = 6
 ROUNDING = 1e-9
@@ -236,7 +236,7 @@ def remark_instances(scale: Scale) -> list[tuple[Encoder, Array, dict[str, Array
     network, found = Encoder(24, scaling="linear", init="ntk", pool="sum"), []
     for seed in range(scale.pick(2, 10, 50)):
         rng = np.random.default_rng([seed, 8])
-        shapes = network.shapes(T, 12)
+        shapes = network.sizes(T, 12)
         weights = {k: rng.standard_normal(shape) for k, shape in shapes.items()}
         found.append((network, rng.standard_normal((8, T, 12)) / np.sqrt(12), weights))
     return found

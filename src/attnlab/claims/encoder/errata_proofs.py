@@ -26,7 +26,7 @@ from attnlab.claims.parts import Bound, Limit
 from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.tokens import Array
-from attnlab.theory.encoder import Mode, lemma_14, residual_alpha
+from attnlab.theory.encoder import lemma_14, residual_alpha
 
 ROUNDING = 1e-6
 SLOPE = 0.05
@@ -44,17 +44,19 @@ def large_outputs(scale: Scale) -> tuple[Draws, Draws]:
     return one, one.moved({"Q": 1e-4 * Q})
 
 
-def output_ratios(one: Draws, other: Draws, mode: Mode) -> Array:
+def output_ratios(one: Draws, other: Draws, corrected: bool) -> Array:
     """Change of the outputs over c1 times the move, (draws,)."""
     change = np.linalg.norm(evaluate(other).outputs - evaluate(one).outputs, axis=-1)
-    c1 = np.array([c.c1(mode) for c in bound_constants(one, other)])
+    c1 = np.array([c.c1(corrected=corrected) for c in bound_constants(one, other)])
     return change / (c1 * total_change(one, other))
 
 
-def gradient_ratios(one: Draws, other: Draws, mode: Mode) -> Array:
+def gradient_ratios(one: Draws, other: Draws, corrected: bool) -> Array:
     """Change of the gradient over c3 times the move, where no relu changes its side."""
     change, move, same = gradient_changes(one, other)
-    bounds = np.array([lemma_14(c, float(s), mode) for c, s in zip(bound_constants(one, other), move, strict=True)])
+    bounds = np.array(
+        [lemma_14(c, float(s), corrected=corrected) for c, s in zip(bound_constants(one, other), move, strict=True)]
+    )
     return (change / bounds)[same]
 
 
@@ -70,35 +72,35 @@ def error_ratios(scale: Scale, printed: bool) -> list[float]:
     return ratios
 
 
-def step_power(mode: Mode) -> float:
+def step_power(corrected: bool) -> float:
     """Power of N in C, for LeCun starts with |f - y| = sqrt(N) and tokens of length 1."""
     counts, logs = np.array([4, 8, 16, 32, 64]), []
     for n in counts:
         draws, _ = starts("lecun", "sqrt", int(n), 2, 8, 128)
-        logs.append(np.log(constants_of(draws, evaluate(draws).outputs[0] + 1.0).smoothness(mode)))
+        logs.append(np.log(constants_of(draws, evaluate(draws).outputs[0] + 1.0).smoothness(corrected=corrected)))
     return float(np.polyfit(np.log(counts), logs, 1)[0])
 
 
-def step_constant(scale: Scale, mode: Mode) -> Outcome:
+def step_constant(scale: Scale, corrected: bool) -> Outcome:
     """Each slip on draws that are made to show it; repaired, the same draws and random pairs."""
-    printed = mode == "paper"
+    printed = not corrected
     count = scale.pick(10, 60, 400)
     outputs = Bound("change of f / c1, large w_O", rounding=ROUNDING)
-    outputs.add_ratios(output_ratios(*large_outputs(scale), mode))
+    outputs.add_ratios(output_ratios(*large_outputs(scale), corrected))
     keys = Bound("change of grad f / c3, W_K moves: l_Q and not l_K", rounding=ROUNDING)
-    keys.add_ratios(gradient_ratios(*steep_pairs(count, "K"), mode))
+    keys.add_ratios(gradient_ratios(*steep_pairs(count, "K"), corrected))
     long = Bound("change of grad f / c3, long tokens: C_x^2 T", rounding=ROUNDING)
-    long.add_ratios(gradient_ratios(*steep_pairs(count, "Q", 300.0), mode))
+    long.add_ratios(gradient_ratios(*steep_pairs(count, "Q", 300.0), corrected))
     errors = Bound(f"|f - y| / {'(2 loss_0)' if printed else 'sqrt(2 loss_0)'}", rounding=ROUNDING)
     errors.add_ratios(error_ratios(scale, printed))
-    power = step_power(mode)
+    power = step_power(corrected)
     growth = Limit(f"|power of N in C - {'1/2' if printed else '1'}|", tolerance=SLOPE)
     growth.add(abs(power - (0.5 if printed else 1.0)))
     parts = [outputs, keys, long, errors, growth]
     if not printed:
         random = Bound("change of f / c1, random pairs", rounding=ROUNDING)
         for _, one, other in pairs(scale):
-            random.add_ratios(output_ratios(one, other, mode))
+            random.add_ratios(output_ratios(one, other, corrected))
         parts.append(random)
     return outcome(*parts, instances=3 * count, seeds=(0, 5), numbers={"power of N in C": power})
 
@@ -176,8 +178,8 @@ CLAIMS: list[Claim] = [
         setting="small encoders with mirrored and long tokens, steep attention, |w_O| = 1000; LeCun starts for N.",
         reason="value over bound, slip by slip; the fitted power of N in C",
         each=True,
-        measure_printed=partial(step_constant, mode="paper"),
-        measure_corrected=partial(step_constant, mode="corrected"),
+        measure_printed=partial(step_constant, corrected=False),
+        measure_corrected=partial(step_constant, corrected=True),
     ),
     erratum(
         id="encoder-E12",

@@ -171,7 +171,7 @@ def gradient_is_lipschitz_across_kinks(scale: Scale) -> Outcome:
         one, other = across_a_kink(random_pairs(count, shape, seed=2)[0], step)
         change, move, same = gradient_changes(one, other)
         allowed = [
-            max(lemma_14(c, float(far)), lemma_14(c, float(far), mode="paper"))
+            max(lemma_14(c, float(far)), lemma_14(c, float(far), corrected=False))
             for c, far in zip(bound_constants(one, other), move, strict=True)
         ]
         bound.add(change[~same], np.array(allowed)[~same])

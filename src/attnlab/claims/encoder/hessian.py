@@ -23,7 +23,7 @@ from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.sequences import gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder
-from attnlab.models.network import Law
+from attnlab.models.network import NetworkLaw
 from attnlab.theory.encoder import lemma_20
 from attnlab.theory.tangent import hessian_norm
 
@@ -52,7 +52,7 @@ class Scalars:
     tau1: float
 
     @classmethod
-    def draw(cls, seed: int, width: int, law: Law, *, T: int = T) -> Scalars:
+    def draw(cls, seed: int, width: int, law: NetworkLaw, *, T: int = T) -> Scalars:
         """Tokens +-1, so that C_x = 1, and weights of a law; mean pooling, tau0 = 1/m."""
         rng = np.random.default_rng([seed, 2])
         x = rng.choice([-1.0, 1.0], T) * (0.5 + rng.random(T))
@@ -177,7 +177,7 @@ def vector_norms(scale: Scale) -> tuple[tuple[int, ...], dict[str, Array]]:
             start = network.initial(data, seed)
             points = {"start": start, **{f"R = {R:g}": at_distance(start, R, seed) for R in RADII}}
             for name, weights in points.items():
-                norm = hessian_norm(data, weights, network, sequence=seed).norm
+                norm = hessian_norm(data, network, weights, sequence=seed).norm
                 norms.setdefault(name, np.zeros((len(widths), seeds)))[i, seed] = norm
     return widths, norms
 

@@ -20,6 +20,7 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder
+from attnlab.models.encoder_kernel import encoder_kernels
 from attnlab.theory.encoder import (
     arc_cosine_0,
     arc_cosine_1,
@@ -29,7 +30,6 @@ from attnlab.theory.encoder import (
     limiting_ntk,
     similarities,
 )
-from attnlab.theory.encoder.ntk import encoder_kernels
 
 EXACT = 1e-12
 

@@ -19,8 +19,8 @@ from attnlab.claims.scale import Scale
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder, Scaling
+from attnlab.models.encoder_kernel import encoder_kernels
 from attnlab.theory.encoder import assumption_1, forward, least_singular_value, lemma_16_width, limiting_ntk
-from attnlab.theory.encoder.ntk import encoder_kernels
 
 N, T, D = 8, 6, 12
 SLOPE = 0.1  # how far a fitted power of the width may be from the stated one

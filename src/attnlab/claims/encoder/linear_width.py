@@ -36,7 +36,7 @@ def linear_width(n: int, seed: int) -> dict[str, float]:
     x = tokens(n, D_WIDE, seed)
     network = Encoder(PER_SEQUENCE * n, scaling="linear", init="ntk", pool="sum")
     rng = np.random.default_rng([seed, n, 7])
-    shapes, variances = network.shapes(T, D_WIDE), network.variances(T, D_WIDE)
+    shapes, variances = network.sizes(T, D_WIDE), network.variances(T, D_WIDE)
     weights = {k: np.sqrt(variances[k]) * rng.standard_normal(shape) for k, shape in shapes.items()}
     F, outputs = hidden(x, weights, network.tau0, network.tau1)
     gram = F @ F.T

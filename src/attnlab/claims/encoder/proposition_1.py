@@ -162,7 +162,7 @@ def gradients_are_long_enough(scale: Scale) -> Outcome:
             loss = 0.5 * np.sum(errors**2, axis=-1)
             gradient = loss_gradient(now, at, errors)
             square = np.sum([frobenius(gradient[p]) ** 2 for p in LETTERS], axis=0)
-            kernels = np.array([ntk(one, now.weights(i), model) for i, one in enumerate(data)])
+            kernels = np.array([ntk(one, model, now.weights(i)) for i, one in enumerate(data)])
             eigenvalue = np.linalg.eigvalsh(kernels)[:, 0]
             by_kernel.add(2.0 * eigenvalue * loss, square)
             by_hidden.add(np.linalg.svd(at.hidden, compute_uv=False)[:, -1] ** 2, eigenvalue)

@@ -92,7 +92,7 @@ def plans(m: int, laws: int, seed: int) -> list[Plan]:
             pooled = draws if pool == "sum" else draws._replace(tau1=draws.tau1 / T)
             plan = planned(f"{law}, tau0 {scaling}, {pool}", pooled, direction(seed))
             J = stacked(jacobian(pooled))[0]
-            steps = (plan.step, plan.constants.largest_step("paper"), 1.0 / np.linalg.norm(J, 2) ** 2)
+            steps = (plan.step, plan.constants.largest_step(corrected=False), 1.0 / np.linalg.norm(J, 2) ** 2)
             for kind, step in zip(STEPS, steps, strict=True):
                 chosen.append(plan._replace(name=f"{plan.name}, {kind}", step=float(step), kind=kind))
     return chosen

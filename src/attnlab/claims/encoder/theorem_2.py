@@ -89,7 +89,7 @@ def hidden_eigenvalue(scale: Scale, *, printed: bool) -> Outcome:
     bound = Bound(f"{'m' if printed else 'tau1^2 m'} lambda_0 / 4 / least eigenvalue of F F^T")
     made = chernoff_starts("ntk", "gaussian", scale.pick(120, 300, 2000))
     for start in made:
-        value = chernoff_bound(start.lambda0, start.width, start.tau1, "paper" if printed else "corrected")
+        value = chernoff_bound(start.lambda0, start.width, start.tau1, corrected=not printed)
         bound.add_at_least(start.least, value)
     return outcome(bound, seeds=(5,), numbers={"widths": [min(s.width for s in made), max(s.width for s in made)]})
 

@@ -20,9 +20,9 @@ from attnlab.data.sequences import Sequences, gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.models.dense import FullyConnected
 from attnlab.models.encoder import Encoder
+from attnlab.models.encoder_kernel import encoder_kernels
 from attnlab.optim import gd
 from attnlab.theory.encoder import Constants, forward, kernel_regression, limiting_ntk
-from attnlab.theory.encoder.ntk import encoder_kernels
 from attnlab.theory.tangent import kernel_distance
 from attnlab.train import descend
 

@@ -19,10 +19,10 @@ from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.sequences import Sequences, gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.models.encoder import Encoder
-from attnlab.models.network import LAWS, Law
+from attnlab.models.encoder_kernel import encoder_kernels
+from attnlab.models.network import NETWORK_LAWS, NetworkLaw
 from attnlab.optim import gd
 from attnlab.theory.encoder import forward, least_singular_value
-from attnlab.theory.encoder.ntk import encoder_kernels
 from attnlab.train import descend
 
 # E15: alpha^2 -----------------------------------------------------------------------------------------------------
@@ -41,15 +41,15 @@ def alpha_ratios(scale: Scale) -> list[dict[str, float]]:
             for seed in range(scale.pick(2, 5, 20)):
                 x = sequences(seed, 6, 4, d).x
                 rng = np.random.default_rng([seed, 9])
-                networks = {law: Encoder(m, scaling="linear", init=law, pool="sum") for law in LAWS}
-                drawn = {k: rng.standard_normal(shape) for k, shape in networks["ntk"].shapes(4, d).items()}
+                networks = {law: Encoder(m, scaling="linear", init=law, pool="sum") for law in NETWORK_LAWS}
+                drawn = {k: rng.standard_normal(shape) for k, shape in networks["ntk"].sizes(4, d).items()}
                 squares = {}
                 for law, network in networks.items():
                     sizes = network.variances(4, d)
                     weights = {k: np.sqrt(sizes[k]) * w for k, w in drawn.items()}
                     F = forward(x, weights, network.tau0, network.tau1).hidden
                     squares[law] = least_singular_value(F) ** 2
-                found.append({"d": float(d), "m": float(m), **{k: squares[k] / squares["ntk"] for k in LAWS}})
+                found.append({"d": float(d), "m": float(m), **{k: squares[k] / squares["ntk"] for k in NETWORK_LAWS}})
     return found
 
 
@@ -123,11 +123,11 @@ def linear_loss(kernel: Array, errors: Array, step: float, steps: int) -> float:
 
 
 @cache
-def frozen_and_free(scale: Scale) -> dict[Law, dict[str, Array]]:
+def frozen_and_free(scale: Scale) -> dict[NetworkLaw, dict[str, Array]]:
     """log10 of last over first loss at N = d = m, by law and trial: as it is, linearized, and output layer alone."""
     size, trials, steps = scale.pick(20, 40, 100), scale.pick(2, 3, 5), scale.pick(200, 400, 400)
     data = gaussian_sequences(size, 6, size, seed=0, trials=trials)
-    found: dict[Law, dict[str, Array]] = {}
+    found: dict[NetworkLaw, dict[str, Array]] = {}
     for law in ("lecun", "ntk"):
         network = Encoder(size, init=law)
         start = network.initial(data, 0)

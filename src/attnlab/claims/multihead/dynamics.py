@@ -41,7 +41,7 @@ def data(trials: int | None) -> Tokens:
 
 def started(tokens: Tokens, decoder: Decoder) -> dict[str, Array]:
     """Two groups for each trial: at zero in every other trial, else plus and minus one matrix, W = 0."""
-    shapes = MultiHead(1, decoder).shapes(tokens)
+    shapes = MultiHead(1, decoder).head_shapes(tokens)
     trials = tokens.trials or 1
     U = np.random.default_rng(1).standard_normal((trials, 1, *shapes["U"])) * 0.3
     signs = np.array([1.0, -1.0]).reshape(1, 2, *[1] * len(shapes["U"]))

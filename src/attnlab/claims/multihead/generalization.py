@@ -29,9 +29,8 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip, Verdict
 from attnlab.data.tokens import Array
 from attnlab.theory.multihead.bounds import GENERALIZATION, Shape, heads_needed, largest_step
-from attnlab.theory.multihead.guarantees import lemma_3, lemma_11, theorem_2
+from attnlab.theory.multihead.guarantees import COIN, lemma_3, lemma_11, theorem_2
 from attnlab.theory.multihead.ntk import head_norms, total_norm
-from attnlab.theory.multihead.report import COIN
 
 ONE_TOKEN = (1.0,)
 TWO_TOKENS = (1.0, 0.5)

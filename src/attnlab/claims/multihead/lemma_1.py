@@ -60,7 +60,7 @@ def derivatives_are_those_of_the_lemma(scale: Scale) -> Outcome:
     tokens = Tokens.self_attention(x[:, None], np.ones((B, 1)), np.ones(d))
 
     def output(decoder: Array, query: Array) -> Array:
-        return MultiHead(1).output(tokens, {"U": decoder[:, None], "W": query[:, None]})[:, 0]
+        return MultiHead(1).outputs(tokens, {"U": decoder[:, None], "W": query[:, None]})[:, 0]
 
     slope = Identity("grad F along a direction, by differences", tolerance=NEAR)
     mixed = Identity("grad_W <a, grad_U F b>, by differences", tolerance=NEAR)

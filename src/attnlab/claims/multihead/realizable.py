@@ -39,7 +39,7 @@ from attnlab.theory.multihead import (
     heads_needed,
     realizable_bounds,
 )
-from attnlab.theory.multihead.report import COIN
+from attnlab.theory.multihead.guarantees import COIN
 
 ONE_TOKEN = Population(x=np.ones((1, 1, 1)), y=np.ones(1))
 # Longest runs that a search for a bound that speaks may end at.

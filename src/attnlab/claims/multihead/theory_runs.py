@@ -24,7 +24,8 @@ from attnlab.claims.multihead.conditions import (
 )
 from attnlab.data.tokens import Array, Tokens
 from attnlab.models import MultiHead, in_float64
-from attnlab.models.multihead import HeadsModel, HeadsProblem
+from attnlab.models.multihead import head_counts
+from attnlab.models.problem import Objective, Problem
 from attnlab.svm import linear_margin
 from attnlab.theory.multihead import Shape, attention_of, head_requirement, smoothness
 from attnlab.theory.multihead.ntk import head_gradient
@@ -220,7 +221,7 @@ def slack_of_theorem_3(plan: Plan) -> dict[str, float]:
         squares += float(count) * float(np.sum((U - U_0) ** 2) + np.sum((W - W_0) ** 2))
         longest_head = max(longest_head, float(np.sqrt(np.sum(U**2) + np.sum(W**2))))
     D = float(np.sqrt(squares))
-    outputs = [plan.model.output(plan.tokens, weights) for weights in (plan.start, plan.target)]
+    outputs = [plan.model.outputs(plan.tokens, weights) for weights in (plan.start, plan.target)]
     start_loss, target_loss = (float(np.mean(np.log1p(np.exp(-y * output)))) for output in outputs)
     if plan.recipe.sharp:
         needed, smooth = sharp_root_of_heads(T, R, D, longest_head), sharp_rho(T, R, D, longest_head, H)
@@ -258,12 +259,13 @@ class Followed:
 @in_float64
 def follow(plans: list[Plan]) -> list[Followed]:
     """Every step of gradient descent, for plans of one shape side by side."""
-    stacked = [(p.start, p.model.problem(p.tokens, 2), p.step) for p in plans]
+    prepared = [p.model.at(p.tokens, p.start) for p in plans]
+    stacked = [(p.start, ready.problem, p.step) for p, ready in zip(plans, prepared, strict=True)]
     stacked += [stacked[-1]] * (SIDE_BY_SIDE - len(stacked))
     params, problem, step = jax.tree.map(lambda *a: np.stack(a), *stacked)
     parts = []
     for _ in range(0, max(p.K for p in plans) + 1, TOGETHER):
-        params, states = _steps(HeadsModel.of("full"), problem, params, step)
+        params, states = _steps(prepared[0].objective, problem, params, step)
         parts.append(jax.tree.map(np.asarray, states))
     weights, loss, gradient = jax.tree.map(lambda *a: np.concatenate(a), *parts)  # (steps, runs, ..)
     runs = []
@@ -292,14 +294,14 @@ def largest_between(plan: Plan, run: Followed) -> Array:
     return largest
 
 
-@partial(jax.jit, static_argnames="model")
-def _steps(model: HeadsModel, problem: HeadsProblem, params: Any, step: Any) -> Any:
-    def one(params: Any, problem: HeadsProblem, step: Any) -> Any:
-        scaled, evaluation = model.gradient(params, problem)
+@partial(jax.jit, static_argnames="objective")
+def _steps(objective: Objective, problem: Problem, params: Any, step: Any) -> Any:
+    def one(params: Any, problem: Problem, step: Any) -> Any:
+        scaled, forward = objective.gradient(params, problem)
         slope = scaled.value()
-        size = jnp.sqrt(sum(jnp.sum(problem.counts[:, None, None] * g**2) for g in slope.values()))
+        size = jnp.sqrt(sum(jnp.sum(head_counts(problem)[:, None, None] * g**2) for g in slope.values()))
         after = jax.tree.map(lambda p, g: p - step * g, params, slope)
-        return after, (params, model.objective(evaluation), size)
+        return after, (params, objective.value(problem, forward), size)
 
     def all_runs(params: Any, _: Any) -> Any:
         return jax.vmap(one)(params, problem, step)

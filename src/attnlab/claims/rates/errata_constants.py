@@ -111,13 +111,13 @@ def constants_bound_what_they_must(scale: Scale, *, corrected: bool) -> Outcome:
     if not corrected:
         lemma_3 = Bound("Lemma 3, Upsilon of the main text: min(start, 1/T) / attention", rounding=ROUNDING)
         slack |= add_fall(lemma_3, heavy, scale.pick(20, 60, 200))
-        slack["heavy sequence: Assumption 1 with the Upsilon of the main text (ratio, wanted >= 1)"] = check.slack
+        slack["heavy sequence: Assumption 1 with the Upsilon of the main text (ratio, wanted >= 1)"] = check.margin
         tallies.append(lemma_3)
     return outcome(
         *tallies,
         seeds=(0,),
         slack=slack,
-        numbers={"heavy sequence: Assumption 1 with the corrected Upsilon (ratio)": check.evidence["slack_proof"]},
+        numbers={"heavy sequence: Assumption 1 with the corrected Upsilon (ratio)": check.evidence["margin_proof"]},
     )
 
 
@@ -168,7 +168,7 @@ def attention_falls_under_the_printed_assumption(scale: Scale) -> Outcome:
     for tally, data in cases:
         slack |= add_fall(tally, data, scale.pick(20, 60, 200))
         check = assumption_1(data.tokens[0], constants=data.constants[0])
-        slack[f"{data.name}: Assumption 1 (ratio, as printed)"] = check.slack
+        slack[f"{data.name}: Assumption 1 (ratio, as printed)"] = check.margin
         slack |= data.equality_slack()
         ratios[data.name] = {key: check.evidence[key] for key in ("within", "queries")}
     return outcome(

@@ -134,8 +134,8 @@ def followed_margins(scale: Scale) -> Grown:
             c = rate_constants(tokens)
             rows.append((c.Lambda, exact_norm(tokens), rate_bounds.first_time(c, rate_bounds.largest_step(c))))
             check = assumption_1(tokens, constants=c)
-            orthogonality = min(orthogonality, check.slack, check.evidence["extra"])
-            equality = min(equality, assumption_2(tokens).slack)
+            orthogonality = min(orthogonality, check.margin, check.evidence["extra"])
+            equality = min(equality, assumption_2(tokens).margin)
     Lambda, exact, first = np.array(rows).T.reshape(3, len(sizes), len(seeds))
     slack = {"Assumption 1 (ratio, wanted >= 1)": orthogonality, "Assumption 2 (allowed - measured)": equality}
     return Grown(sizes, Lambda, exact, first, slack)

@@ -23,12 +23,12 @@ from attnlab.data import (
 )
 from attnlab.data.tokens import Array
 from attnlab.models import gradient
+from attnlab.models.layer import View
 from attnlab.optim import ngd
 from attnlab.optim.rule import StepRule
 from attnlab.svm import MarginSolutions, solve_margins
 from attnlab.theory import RateConstants, assumption_1, assumption_2, initialization, rate_bounds, rate_constants
 from attnlab.train import Trajectory, descend
-from attnlab.train.metrics import View
 
 # Every step is recorded up to here, so that what holds from one step to the next can be seen.
 DENSE = 60
@@ -114,9 +114,9 @@ def family_of(name: str, tokens: Tokens) -> Family:
         best,
         margins,
         constants,
-        orthogonality=np.array([check.evidence["slack_proof"] for check in checks]),
+        orthogonality=np.array([check.evidence["margin_proof"] for check in checks]),
         besides=np.array([check.evidence["extra"] for check in checks]),
-        equality=np.array([assumption_2(small[i]).slack for i in trials]),
+        equality=np.array([assumption_2(small[i]).margin for i in trials]),
     )
 
 

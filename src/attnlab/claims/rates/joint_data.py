@@ -11,7 +11,7 @@ from attnlab.claims.parts import Bound, Share, least
 from attnlab.claims.rates.joint_samples import FORMS, Case, condition_case, extreme_case, plain_case
 from attnlab.claims.scale import Scale
 from attnlab.data.tokens import Array
-from attnlab.theory.fast_rates.joint import near_orthogonality, separation
+from attnlab.theory.rates.joint import near_orthogonality, separation
 
 # (n, d, alpha, rho, eta): figure 3, and a larger set. Neither meets Condition 1.
 FIGURE_3 = (10, 100.0, 3.0, 0.1, 0.002)

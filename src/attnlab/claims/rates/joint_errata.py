@@ -18,7 +18,7 @@ from attnlab.data.highdim import gaussian_signal_in_span
 from attnlab.data.tokens import Array
 from attnlab.optim import StepRule, gd, joint_decay, joint_separate, joint_total, polyak
 from attnlab.svm import solve_margins
-from attnlab.theory.fast_rates.joint import JointModel, condition_1, log_alignment_time
+from attnlab.theory.rates.joint import JointModel, condition_1, log_alignment_time
 
 # Step rules of figure 3, at its step sizes; the cap of the Polyak step is not printed.
 GRADIENT_DESCENT = gd(0.02)
@@ -151,7 +151,7 @@ def small_tokens_under_condition_1(scale: Scale) -> Outcome:
             lengths = np.linalg.norm(W_mm, axis=(-2, -1))  # Lambda, per trial
             constants = model.rho * model.n * lengths * d**0.75 / np.sqrt(step)
             for trial in np.flatnonzero(constants <= 1):
-                begin = step * log_alignment_time(model, step, float(lengths[trial]), EPSILON)
+                begin = step * log_alignment_time(model, step, float(lengths[trial]), EPSILON, corrected=False)
                 run = slow_flow(tokens[int(trial)], W_mm[trial], np.array([begin]))
                 distance.add(np.sqrt(2 * run.misalignment) / EPSILON)
             least_constant = min(least_constant, float(constants.min()))

@@ -14,7 +14,7 @@ from scipy.special import logsumexp, softmax
 
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
-from attnlab.theory.fast_rates.joint import JointModel, decayed_sum
+from attnlab.theory.rates.joint import JointModel, decayed_sum
 
 SINGLE = 64  # steps taken one by one
 GROWTH = 0.2  # a leap is at most this part of the time so far, in the time of u ...

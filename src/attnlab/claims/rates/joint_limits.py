@@ -19,7 +19,7 @@ from attnlab.claims.rates.joint_samples import FORMS, Case, condition_case, extr
 from attnlab.claims.rates.joint_slow import SlowRun, slow_flow
 from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
-from attnlab.theory.fast_rates.joint import (
+from attnlab.theory.rates.joint import (
     alignment_constant,
     log_alignment_time,
     log_margin_time,

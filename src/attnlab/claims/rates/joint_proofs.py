@@ -21,7 +21,7 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
-from attnlab.theory.fast_rates.joint import (
+from attnlab.theory.rates.joint import (
     LOSS_RATIO,
     LOSS_RATIO_NEEDED,
     JointModel,

@@ -15,7 +15,7 @@ from attnlab.claims.rates.joint_slow import slow_flow
 from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.tokens import Array
-from attnlab.theory.fast_rates.joint import decayed_sum
+from attnlab.theory.rates.joint import decayed_sum
 
 # E9: from the loss to the margins ---------------------------------------------------------------------------------
 

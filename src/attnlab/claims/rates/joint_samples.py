@@ -19,7 +19,7 @@ from attnlab.data import Tokens
 from attnlab.data.highdim import gaussian_signal_in_span
 from attnlab.data.tokens import Array
 from attnlab.svm import linear_margin, solve_margins
-from attnlab.theory.fast_rates.joint import JointModel, condition_1, near_orthogonality
+from attnlab.theory.rates.joint import JointModel, condition_1, near_orthogonality
 from attnlab.train import Trajectory
 
 Form = Literal["proof", "complete"]

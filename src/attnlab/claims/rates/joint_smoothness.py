@@ -28,7 +28,7 @@ from attnlab.claims.verdict import Verdict
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
 from attnlab.models import in_float64
-from attnlab.theory.fast_rates.joint import (
+from attnlab.theory.rates.joint import (
     JointModel,
     curvature_bound,
     log_segment_bound,

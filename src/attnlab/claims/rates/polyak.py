@@ -19,9 +19,9 @@ from attnlab.data import Tokens, orthogonal_signal
 from attnlab.data.separated import separated_signal
 from attnlab.data.tokens import Array
 from attnlab.optim import polyak
-from attnlab.theory.fast_rates.bounds import PolyakConstants, polyak_constants
-from attnlab.theory.fast_rates.constants import RateConstants, rate_constants
 from attnlab.theory.fitting import fit_rate
+from attnlab.theory.rates.bounds import PolyakConstants, polyak_constants
+from attnlab.theory.rates.constants import RateConstants, rate_constants
 
 SEED = 7
 BETAS = (0.6, 0.9, 0.99, 0.999)

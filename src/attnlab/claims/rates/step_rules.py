@@ -15,10 +15,10 @@ from attnlab.claims.verdict import Kind, Slip
 from attnlab.data import Tokens, antipodal_signal, optimal_tokens, orthogonal_signal
 from attnlab.data.tokens import Array
 from attnlab.optim import gd, ngd, ngd_momentum, polyak
+from attnlab.reports.timing import cap_binds, time_to
 from attnlab.svm import solve_margins
-from attnlab.theory.fast_rates.compare import cap_binds, time_to
-from attnlab.theory.fast_rates.orthogonality import assumption_1, assumption_2
 from attnlab.theory.fitting import fit_rate
+from attnlab.theory.rates.orthogonality import assumption_1, assumption_2
 from attnlab.train import Trajectory, descend
 
 SEED = 2
@@ -49,7 +49,7 @@ def data_slack(tokens: Tokens) -> dict[str, float]:
     """Of Assumptions 1 and 2, the least over trials; they hold from 1 on."""
     sets = [tokens[i] for i in range(tokens.trials or 0)]
     return {
-        "Assumption 1": min(assumption_1(one).slack for one in sets),
+        "Assumption 1": min(assumption_1(one).margin for one in sets),
         "Assumption 2": np.inf if all(assumption_2(one) for one in sets) else 0.0,
     }
 

@@ -15,10 +15,10 @@ from attnlab.data import two_tokens
 from attnlab.data.tokens import Array
 from attnlab.models import gradient
 from attnlab.optim import gd, ngd
-from attnlab.theory.fast_rates.bounds import largest_step
-from attnlab.theory.fast_rates.constants import RateConstants, rate_constants
-from attnlab.theory.fast_rates.orthogonality import assumption_1, assumption_2, initialization
 from attnlab.theory.fitting import fit_rate
+from attnlab.theory.rates.bounds import largest_step
+from attnlab.theory.rates.constants import RateConstants, rate_constants
+from attnlab.theory.rates.orthogonality import assumption_1, assumption_2, initialization
 from attnlab.train import Trajectory, descend
 
 W_MM = np.array([[1.0, 0.0], [0.0, 0.0]])
@@ -51,10 +51,10 @@ def hypotheses(steps: Sequence[float], largest: float, trials: int) -> dict[str,
     tokens, bound = two_tokens(), 1.0 / (4.0 * constants().condition)
     lengths = [np.linalg.norm(starts(step, trials), axis=(-2, -1)).max() for step in steps]
     return {
-        "Assumption 1": assumption_1(tokens).slack,
+        "Assumption 1": assumption_1(tokens).margin,
         "Assumption 2": np.inf if assumption_2(tokens) else 0.0,
         "largest step / step": largest / max(steps),
-        "small deviation": min(initialization(tokens, deviation(step), step).slack for step in steps),
+        "small deviation": min(initialization(tokens, deviation(step), step).margin for step in steps),
         "eta / (4 B^2 Lambda |W(0)|)": min(bound * step / length for step, length in zip(steps, lengths, strict=True)),
     }
 

@@ -16,7 +16,7 @@ from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.data.tokens import Array
 from attnlab.optim import ngd
 from attnlab.theory import is_locally_optimal, local_cone
-from attnlab.theory.geometry import solved_selections
+from attnlab.theory.svm.geometry import solved_selections
 from attnlab.train import descend
 
 SIZE = (2, 4, 3)

@@ -41,7 +41,7 @@ def conjecture(scale: Scale) -> Outcome:
             b1, every = assumption_b1(tokens), assumption_d(tokens)
             if b1 and every and not b1.evidence["tied"]:
                 kept.append(tokens)
-                slack = {"B.1": min(slack["B.1"], b1.slack), "D": min(slack["D"], every.slack)}
+                slack = {"B.1": min(slack["B.1"], b1.margin), "D": min(slack["D"], every.margin)}
         drawn += count
         numbers[f"d = {d}"] = {"drawn": count, "with B.1 and D": len(kept)}
         if not kept:

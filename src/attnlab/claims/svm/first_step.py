@@ -71,7 +71,7 @@ def openings(trials: int, seed: int) -> Opening:
         slope=np.linalg.norm(step, axis=(-2, -1)) * np.exp(log_scale),
         radius=radius_of_the_cone(tokens, solutions.margin, mu),
         drawn=trials,
-        slack=min(checks[i].slack for i in meeting),
+        slack=min(checks[i].margin for i in meeting),
     )
 
 

@@ -210,7 +210,7 @@ def no_trap_with_d(scale: Scale) -> Outcome:
         end = ends(tokens, run.W, run.selected, best)
         astray.add(~end.best)
         arrived.add(end.from_best)
-    slack = {**slack_of_b2(tokens), "D: least slack": min(checks[i].slack for i in meets)}
+    slack = {**slack_of_b2(tokens), "D: least slack": min(checks[i].margin for i in meets)}
     return outcome(arrived, astray, tried=2 * trials, numbers=numbers, slack=slack, seeds=[0])
 
 

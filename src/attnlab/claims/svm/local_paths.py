@@ -18,7 +18,7 @@ from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.data.tokens import Array
 from attnlab.svm import MarginSolution, distance_to_face, solve_margin
 from attnlab.theory import default_eps, is_locally_optimal, score_sides
-from attnlab.theory.geometry import solved_selections
+from attnlab.theory.svm.geometry import solved_selections
 from attnlab.train import RegularizationPath, regularization_path
 
 Norm = Literal["frobenius", "nuclear"]

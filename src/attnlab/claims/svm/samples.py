@@ -11,7 +11,7 @@ from attnlab.data import Tokens, optimal_tokens, scores, sphere
 from attnlab.data.tokens import Array
 from attnlab.models import gradient
 from attnlab.svm import MarginSolutions, solve_margins
-from attnlab.theory import AssumptionCheck, assumption_b1, assumption_b2, lipschitz_constants
+from attnlab.theory import Check, assumption_b1, assumption_b2, lipschitz_constants
 
 # One shape for all of them: one compiled program serves every claim.
 SIZES = {"n": 3, "T": 3, "d": 12}
@@ -83,9 +83,9 @@ def score_gaps(tokens: Tokens) -> Array:
     return (ranked[..., -1] - ranked[..., -2]).reshape(len(ranked), -1).min(-1)
 
 
-def _least_slack(checks: list[AssumptionCheck], meets: NDArray[np.bool_]) -> float:
+def _least_slack(checks: list[Check], meets: NDArray[np.bool_]) -> float:
     """Of the checks of those that meet the assumption; inf if none does."""
-    return min((check.slack for check, met in zip(checks, meets, strict=True) if met), default=np.inf)
+    return min((check.margin for check, met in zip(checks, meets, strict=True) if met), default=np.inf)
 
 
 def _least(values: Array, meets: NDArray[np.bool_]) -> float:

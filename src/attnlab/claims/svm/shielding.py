@@ -15,7 +15,7 @@ from attnlab.claims.verdict import Kind, Slip
 from attnlab.data import Tokens, optimal_tokens, sphere, trap
 from attnlab.svm import MarginSolution, solve_margin
 from attnlab.theory import barrier, is_locally_optimal, score_sides
-from attnlab.theory.geometry import solved_selections
+from attnlab.theory.svm.geometry import solved_selections
 
 SIZE = (2, 4, 3)
 SEVERAL = (2, 3, 4)  # n, T, d with several queries

@@ -64,7 +64,7 @@ class Reading:
 
     def factor(self, n: int) -> float:
         """Errors r move as r - step factor K r, to first order in the step."""
-        from attnlab.models.regression import REDUCTIONS
+        from attnlab.models.losses import REDUCTIONS
 
         return 2.0 * REDUCTIONS[self.loss](n)
 
@@ -167,7 +167,7 @@ def kernels(data: Sequences, network: Any, weights: Mapping[str, Array]) -> Arra
     for i in range(len(found)):
         own = {name: w[i] for name, w in weights.items()}
         if all(np.isfinite(w).all() for w in own.values()):
-            found[i] = ntk(data[i], own, network)
+            found[i] = ntk(data[i], network, own)
     return found
 
 
@@ -190,7 +190,7 @@ def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> 
         taken[stop] = kernels(data, network, run.weights)
     first = taken[0]
     values, vectors = np.linalg.eigh(first)
-    errors = network.output(data, run.initial) - data.y
+    errors = network.outputs(data, run.initial) - data.y
     along = np.einsum("ijk,ij->ik", vectors, errors) ** 2  # squared errors along each eigenvector
     rates = 1.0 - reading.step * reading.factor(n) * values
     with np.errstate(over="ignore"):

@@ -87,7 +87,7 @@ def eigenvalues(data: Sequences, network: Any, weights: Any) -> np.ndarray:
     """Of the tangent kernel of every trial, (trials, n), largest first."""
     from attnlab.theory.tangent import ntk
 
-    found = [ntk(data[i], {k: w[i] for k, w in weights.items()}, network) for i in range(len(data.x))]
+    found = [ntk(data[i], network, {k: w[i] for k, w in weights.items()}) for i in range(len(data.x))]
     return np.linalg.eigvalsh(np.stack(found))[:, ::-1]
 
 

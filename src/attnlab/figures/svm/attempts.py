@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attnlab.claims.scale import Scale
 from attnlab.data.tokens import Tokens
 from attnlab.figures.svm.kept import INFEASIBLE, KEPT, RETAINED, UNFINISHED, apart, predict, sort_out, tally
-from attnlab.models import Mlp, attention
+from attnlab.models import Mlp, RoundedMlp, attention
 from attnlab.optim import ngd
 from attnlab.train import descend, flow
 
@@ -74,30 +72,6 @@ def train(attempts: Attempts) -> np.ndarray:
         record=steps_taken().tolist(), metrics={"path": _weights},
     )  # fmt: skip
     return run.metrics["path"]
-
-
-@dataclass(frozen=True, eq=False)
-class RoundedMlp(Mlp):
-    """h(o) = sum_j r((V^T o)_j) with r(u) = width log(1 + e^(u / width)), a ReLU whose kink is rounded.
-
-    A flow that meets a kink of the ReLU slides along it; no integrator of smooth flows can follow. As the width
-    shrinks, the flow of this head tends to that sliding motion.
-    """
-
-    width: float = WIDTHS[0]
-    name = "rounded mlp"
-
-    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
-        lead = () if tokens.trials is None else (tokens.trials,)
-        return {**super().constants(tokens), "width": np.full(lead, self.width)}
-
-    @staticmethod
-    def apply(constants: dict[str, Any], output: Any) -> Any:
-        width = constants["width"]
-        return jnp.dot(constants["out"], width * jax.nn.softplus(output @ constants["V"] / width))
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "width": self.width}
 
 
 @dataclass(frozen=True)

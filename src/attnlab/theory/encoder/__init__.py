@@ -3,7 +3,7 @@
 | name | what |
 |---|---|
 | `forward`, `Forward` | the shallow encoder on plain arrays: attention, hidden layer, outputs |
-| `Constants`, `Condition` | Proposition 1: conditions (2) and (3), and the largest step size |
+| `Constants` | Proposition 1: conditions (2) and (3), and the largest step size |
 | `rate_bound`, `rate_follows`, `drift_bound`, `weight_bounds`, `residual_alpha` | what it promises |
 | `lemma_4` to `lemma_14`, `lemma_20` | how far outputs and gradients can move |
 | `arc_cosine_0`, `arc_cosine_1`, `pooled_expectation` | expectations of relu over Gaussian weights |
@@ -27,9 +27,7 @@ from attnlab.theory.encoder.assumptions import (
     similarities as similarities,
     tail_probability as tail_probability,
 )
-from attnlab.theory.encoder.checks import Mode as Mode
 from attnlab.theory.encoder.constants import (
-    Condition as Condition,
     Constants as Constants,
     least_singular_value as least_singular_value,
 )

@@ -12,6 +12,7 @@ from attnlab.checks import finite_array, number, one_of, real_array, whole
 from attnlab.data.scale import lengths, matrix_lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.check import Check
 from attnlab.theory.encoder.checks import EPS, sequences, within_float64
 
 # Singular values below this share of the largest of a sequence do not count for its rank.
@@ -26,8 +27,8 @@ LONGEST = 1e70
 SHORTEST = 1e-250
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BoundedTokens:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BoundedTokens(Check):
     """Assumption 1, `|X_n|_F <= sqrt(T) C_x`. It always holds; what counts is C_x.
 
     Attributes:
@@ -37,11 +38,6 @@ class BoundedTokens:
 
     C_x: float
     norms: Array
-
-    @property
-    def holds(self) -> bool:
-        """Finite data are bounded."""
-        return bool(np.isfinite(self.C_x))
 
 
 def assumption_1(x: ArrayLike) -> BoundedTokens:
@@ -53,12 +49,23 @@ def assumption_1(x: ArrayLike) -> BoundedTokens:
     tokens = sequences(x)
     norms = matrix_lengths(tokens)
     within_float64("x", tokens, "lengths of sequences", norms)
-    return BoundedTokens(C_x=float(norms.max() / np.sqrt(tokens.shape[1])), norms=norms)
+    C_x = float(norms.max() / np.sqrt(tokens.shape[1]))
+    # Finite data are bounded, by as much as one likes.
+    return BoundedTokens(
+        name="1",
+        value=C_x,
+        margin=np.inf,
+        holds=bool(np.isfinite(C_x)),
+        C_x=C_x,
+        norms=norms,
+    )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FullRank:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FullRank(Check):
     """Assumption 2, all tokens of a sequence are linearly independent. It needs d >= T.
+
+    Its `value` is the least rank of a sequence, T is wanted, and its margin is `C_lambda`.
 
     Attributes:
         T: tokens.
@@ -71,11 +78,6 @@ class FullRank:
     least: Array
 
     @property
-    def holds(self) -> bool:
-        """Has every sequence rank T?"""
-        return bool((self.ranks == self.T).all())
-
-    @property
     def C_lambda(self) -> float:
         """The least over sequences of `least`; 0 where the assumption fails."""
         return float(self.least.min())
@@ -84,8 +86,8 @@ class FullRank:
 def assumption_2(x: ArrayLike, *, tolerance: float = RANK) -> FullRank:
     """Assumption 2 on tokens (n, T, d); singular values up to `tolerance` of the largest are zeros.
 
-    >>> found = assumption_2([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [2.0, 2.0]]])
-    >>> found.ranks.tolist(), found.least.tolist(), found.holds
+    >>> rank = assumption_2([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [2.0, 2.0]]])
+    >>> rank.ranks.tolist(), rank.least.tolist(), rank.holds
     ([2, 1], [1.0, 0.0], False)
     """
     tolerance = number("tolerance", tolerance, above=0, below=1)
@@ -97,7 +99,16 @@ def assumption_2(x: ArrayLike, *, tolerance: float = RANK) -> FullRank:
     with np.errstate(over="ignore", under="ignore"):
         least = np.where(ranks == T, values[:, -1] ** 2, 0.0) if d >= T else np.zeros(n)
     within_float64("x", tokens, "squares of singular values", least)
-    return FullRank(T=T, ranks=ranks, least=least)
+    return FullRank(
+        name="2",
+        value=float(ranks.min()),
+        wanted=float(T),
+        margin=float(least.min()),
+        holds=bool((ranks == T).all()),
+        T=T,
+        ranks=ranks,
+        least=least,
+    )
 
 
 class Line(NamedTuple):
@@ -109,12 +120,13 @@ class Line(NamedTuple):
     points: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Dissimilarity:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Dissimilarity(Check):
     """Assumption 3, `P(s >= t) <= exp(-t^c)` for the similarity s of two sequences and some c > 0.
 
     Scale decides: with tokens small enough that all s < 1 it holds for any large c, and says nothing. So `norms` and
-    `lengths` tell how the tokens are normalized.
+    `lengths` tell how the tokens are normalized. Its `value` is the largest exponent c that large similarities allow;
+    the least that small ones ask for is wanted, and the margin is their difference.
 
     Attributes:
         pairs: how many.
@@ -139,12 +151,6 @@ class Dissimilarity:
     exponents: tuple[float, float]
     norms: tuple[float, float]
     lengths: tuple[float, float]
-
-    @property
-    def holds(self) -> bool:
-        """Is there an exponent c > 0 for which the printed inequality holds at all thresholds?"""
-        low, high = self.exponents
-        return low <= high and high > 0
 
     @property
     def trivial(self) -> bool:
@@ -184,12 +190,24 @@ def assumption_3(
     inner = (tail > 0) & (tail < 1) & (t > 0)
     norms, sizes = matrix_lengths(tokens), lengths(tokens)
     low, middle, high = np.quantile(s, (0.01, 0.5, 0.99)).tolist() if s.size else (0.0, 0.0, 0.0)
+    # The exponents c for which the printed inequality holds at all thresholds.
+    least, most = _exponents(t, tail, tolerance)
     return Dissimilarity(
-        pairs=s.size, quantiles=(low, middle, high), thresholds=t, tail=tail,
+        name="3",
+        value=most,
+        wanted=least,
+        margin=most - least,
+        holds=bool(least <= most and most > 0),
+        pairs=s.size,
+        quantiles=(low, middle, high),
+        thresholds=t,
+        tail=tail,
         exponential=_line(t[upper], np.log(tail[upper])),
-        power=_line(np.log(t[inner]), np.log(-np.log(tail[inner]))), exponents=_exponents(t, tail, tolerance),
-        norms=(float(norms.min()), float(norms.max())), lengths=(float(sizes.min()), float(sizes.max())),
-    )  # fmt: skip
+        power=_line(np.log(t[inner]), np.log(-np.log(tail[inner]))),
+        exponents=(least, most),
+        norms=(float(norms.min()), float(norms.max())),
+        lengths=(float(sizes.min()), float(sizes.max())),
+    )
 
 
 def similarities(x: ArrayLike, *, block: int = BLOCK) -> Array:
@@ -210,14 +228,14 @@ def similarities(x: ArrayLike, *, block: int = BLOCK) -> Array:
         raise InputError(message(f"`x` has entries up to {longest:.1e}; {problem}.", hint))
     flat = np.where(np.abs(tokens) > SHORTEST, tokens, 0.0).reshape(n * T, d)  # else products are 0 after a warning
     size = max(1, int(block // (2 * n * T * T)))
-    found = np.zeros((n, n))
+    sums = np.zeros((n, n))
     for first in range(0, n, size):
         last = min(n, first + size)
         products = flat[first * T : last * T] @ flat[: last * T].T
         products *= products
-        found[first:last, :last] = products.reshape(last - first, T, last, T).sum(axis=(1, 3))
-    lower = np.tril(found, -1)
-    return lower + lower.T + np.diag(np.diag(found))
+        sums[first:last, :last] = products.reshape(last - first, T, last, T).sum(axis=(1, 3))
+    lower = np.tril(sums, -1)
+    return lower + lower.T + np.diag(np.diag(sums))
 
 
 def tail_probability(values: ArrayLike, thresholds: ArrayLike) -> Array:
@@ -235,9 +253,11 @@ def tail_probability(values: ArrayLike, thresholds: ArrayLike) -> Array:
     return (ordered.size - below) / max(1, ordered.size)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Covariance:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Covariance(Check):
     """Assumption 4, `Sigma = E x x^T` of the pooled tokens x is positive definite.
+
+    Its `value` and margin are C_Sigma, wanted above 0.
 
     Attributes:
         Sigma: (d, d), the mean over sequences.
@@ -248,11 +268,6 @@ class Covariance:
     Sigma: Array
     C_Sigma: float
     token: str
-
-    @property
-    def holds(self) -> bool:
-        """Is the least eigenvalue above 0?"""
-        return self.C_Sigma > 0
 
 
 def assumption_4(x: ArrayLike, token: Literal["mean", "sum"] = "sum") -> Covariance:
@@ -270,7 +285,17 @@ def assumption_4(x: ArrayLike, token: Literal["mean", "sum"] = "sum") -> Covaria
     within_float64("x", tokens, "products of pooled tokens", pooled, Sigma)
     values = np.linalg.svd(pooled, compute_uv=False)
     least = float(values[-1]) if n >= d and values[-1] > max(n, d) * EPS * values[0] else 0.0
-    return Covariance(Sigma=Sigma, C_Sigma=least**2 / n, token=token)
+    C_Sigma = least**2 / n
+    return Covariance(
+        name="4",
+        value=C_Sigma,
+        wanted=0.0,
+        margin=C_Sigma,
+        holds=C_Sigma > 0,
+        Sigma=Sigma,
+        C_Sigma=C_Sigma,
+        token=token,
+    )
 
 
 def _line(x: Array, y: Array) -> Line | None:

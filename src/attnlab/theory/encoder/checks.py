@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.checks import finite_array
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.formula import choice
 
-# "paper": as printed. "corrected": with slips of the printed formula repaired; each function says which.
-Mode = Literal["paper", "corrected"]
-MODE = choice("paper", "corrected")
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -38,9 +32,9 @@ def sequences(x: ArrayLike) -> Array:
     return finite("x", array, ("n", "T", "d"))
 
 
-def within_float64(name: str, given: Array, what: str, *found: Array) -> None:
+def within_float64(name: str, given: Array, what: str, *results: Array) -> None:
     """Refuse, by the name of what was given, results that are beyond float64."""
-    if not all(np.isfinite(one).all() for one in found):
+    if not all(np.isfinite(one).all() for one in results):
         size = f"`{name}` has entries up to {np.abs(finite_array(name, given)).max():.1e}"
         raise InputError(
             message(f"{size}; {what} are beyond float64, which ends at 1.8e308.", "divide them all by one")

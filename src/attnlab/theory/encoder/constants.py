@@ -3,14 +3,14 @@
 *On the Convergence of Encoder-only Shallow Transformers*. Sums over tokens are written for sum pooling; for mean
 pooling tau1 is the hidden scale divided by T, and nothing else changes. The loss is half the sum of squares.
 
-Where a printed formula has a slip there are two modes, "paper" and "corrected". The statements survive: only constants
+Where a printed formula has a slip, `corrected=False` gives it as printed. The statements survive: only constants
 change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,43 +19,10 @@ from attnlab.checks import instance, number
 from attnlab.data.scale import length, matrix_lengths, spectral_norm
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import EPS, MODE, Mode, finite, sequences
+from attnlab.theory.check import Check, at_least
+from attnlab.theory.encoder.checks import EPS, finite, sequences
 from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula, keep
-
-
-@dataclass(frozen=True, kw_only=True)
-class Condition:
-    """An inequality `left >= right`.
-
-    Attributes:
-        name: its number in the paper.
-        left, right: the two sides.
-        entries: what the maximum on the right is over, by parameter; empty where there is none.
-    """
-
-    name: str
-    left: float
-    right: float
-    entries: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    @formula()
-    def margin(self) -> float:
-        """`left / right`. With nothing on the right: inf, or 1 if both are 0, since then they are equal."""
-        if self.right > 0:
-            return self.left / self.right
-        return np.inf if self.left > 0 else 1.0
-
-    @property
-    def holds(self) -> bool:
-        """Is the left side at least as large?"""
-        return self.margin >= 1.0
-
-    @property
-    def largest(self) -> str | None:
-        """The parameter whose entry is the maximum; None where there is no maximum."""
-        return max(self.entries, key=lambda name: self.entries[name]) if self.entries else None
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula, keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +40,9 @@ class Constants:
         start_loss: half the sum of squares at the start.
         shortcut: spectral norm of what the residual multiplies tokens by; 0 without one.
 
-    >>> found = Constants(N=1, T=1, d=1, width=4, tau0=0.5, tau1=1.0, C_x=2.0, norms=dict.fromkeys("QKVO", 1.0),
+    >>> constants = Constants(N=1, T=1, d=1, width=4, tau0=0.5, tau1=1.0, C_x=2.0, norms=dict.fromkeys("QKVO", 1.0),
     ...                   radius=dict.fromkeys("QKVO", 1.0), alpha=3.0, start_loss=0.5)
-    >>> found.rho, found.zeta, found.condition_2.right
+    >>> constants.rho, constants.zeta, constants.condition_2.wanted
     (2.0, 16.0, 512.0)
     """
 
@@ -129,25 +96,31 @@ class Constants:
         is rounding of F_pre itself, below `max(N, m) eps` of the largest, is 0.
 
         >>> start = {"W_Q": [[0.0]], "W_K": [[0.0]], "W_V": [[3.0]], "w_O": [1.0]}
-        >>> found = Constants.of([[[1.0], [1.0]]], [4.0], start, tau0=1.0, tau1=0.5)
-        >>> found.C_x, found.alpha, found.start_loss
+        >>> constants = Constants.of([[[1.0], [1.0]]], [4.0], start, tau0=1.0, tau1=0.5)
+        >>> constants.C_x, constants.alpha, constants.start_loss
         (1.0, 3.0, 0.5)
         """
         tokens = sequences(x)
         n, T, d = tokens.shape
-        own = checked_weights(weights, d)
+        start = checked_weights(weights, d)
         labels = finite("y", y, (n,))
         tau0, tau1 = number("tau0", tau0, least=0), number("tau1", tau1, above=0)
-        inside, outputs = hidden(tokens, own, tau0, tau1, residual)
-        S = residual_matrix(residual, d, len(own["w_O"]))
+        inside, outputs = hidden(tokens, start, tau0, tau1, residual)
+        S = residual_matrix(residual, d, len(start["w_O"]))
         return cls(
-            N=n, T=T, d=d, width=len(own["w_O"]), tau0=float(tau0), tau1=float(tau1),
+            N=n,
+            T=T,
+            d=d,
+            width=len(start["w_O"]),
+            tau0=float(tau0),
+            tau1=float(tau1),
             C_x=float(matrix_lengths(tokens).max() / np.sqrt(T)),
-            norms={letter: _norm(own[name]) for letter, name in NAMES.items()},
+            norms={letter: _norm(start[name]) for letter, name in NAMES.items()},
             radius=dict(radius) if isinstance(radius, Mapping) else dict.fromkeys(NAMES, number("radius", radius)),
-            alpha=least_singular_value(inside), start_loss=_start_loss(outputs, labels),
+            alpha=least_singular_value(inside),
+            start_loss=_start_loss(outputs, labels),
             shortcut=0.0 if S is None else spectral_norm(S),
-        )  # fmt: skip
+        )
 
     @property
     @formula()
@@ -201,11 +174,12 @@ class Constants:
 
     @property
     @formula()
-    def condition_2(self) -> Condition:
+    def condition_2(self) -> Check:
         """Eq. (2): `alpha^2 >= 8 rho max(entries) sqrt(2 loss)`, which keeps every parameter within its C_P.
 
-        Entries: `l_V / C_O`, `l_O / C_V`, `2 tau0 C_x^2 T l_K l_V l_O / C_Q` and the same with l_Q / C_K, under the
-        parameter whose C_P they hold.
+        Its margin is the left side over the right one. Evidence: entries, and largest, the parameter whose entry is the
+        maximum. Entries are `l_V / C_O`, `l_O / C_V`, `2 tau0 C_x^2 T l_K l_V l_O / C_Q` and the same with l_Q / C_K,
+        under the parameter whose C_P they hold.
         """
         bar = self.lambda_bar
         through = self.reach * bar["V"] * bar["O"]
@@ -215,15 +189,16 @@ class Constants:
             "Q": through * bar["K"] / self.radius["Q"],
             "K": through * bar["Q"] / self.radius["K"],
         }
+        largest = max(entries, key=lambda name: entries[name])
         right = 8.0 * self.rho * max(entries.values()) * self.start_distance
-        return Condition(name="(2)", left=self.alpha**2, right=right, entries=entries)
+        return at_least("(2)", self.alpha**2, right, {"entries": entries, "largest": largest})
 
     @property
     @formula()
-    def condition_3(self) -> Condition:
+    def condition_3(self) -> Check:
         """Eq. (3): `alpha^3 >= 32 rho^2 z sqrt(2 loss) / l_O`, which keeps F_pre near where it was."""
         right = 32.0 * self.rho**2 * self.z * self.start_distance / self.lambda_bar["O"]
-        return Condition(name="(3)", left=self.alpha**3, right=right)
+        return at_least("(3)", self.alpha**3, right)
 
     @property
     @formula()
@@ -236,11 +211,11 @@ class Constants:
         """Does Proposition 1 promise a rate: m >= N, alpha > 0 and both conditions?"""
         return self.width >= self.N and self.alpha > 0 and self.condition_2.holds and self.condition_3.holds
 
-    @formula(mode=MODE)
-    def c1(self, mode: Mode = "corrected") -> float:
+    @formula(corrected=flag)
+    def c1(self, *, corrected: bool = True) -> float:
         """`|f' - f| <= c1 |theta' - theta|`: `rho (l_V + l_O + l_O l_V zeta)`. Eq. (36); printed without that l_O."""
         bar = self.lambda_bar
-        factor = 1.0 if mode == "paper" else bar["O"]
+        factor = bar["O"] if corrected else 1.0
         return self.rho * (self.hidden_bar + bar["O"] + factor * bar["V"] * self.zeta)
 
     @formula()
@@ -248,8 +223,8 @@ class Constants:
         """`|grad f| <= c2`, Eq. (11): the root of the sum of squares of `slopes`."""
         return float(np.linalg.norm(list(self.slopes.values())))
 
-    @formula(mode=MODE)
-    def c3(self, mode: Mode = "corrected") -> float:
+    @formula(corrected=flag)
+    def c3(self, *, corrected: bool = True) -> float:
         """`|grad f' - grad f| <= c3 |theta' - theta|`, Eq. (14), where no preactivation changes its sign.
 
             c3^2 = N (p1^2 + p2^2 + q(l_K, l_K)^2 + q(l_Q, l_Q)^2),   a = 1 + l_V zeta,   b = l_O C_x sqrt(T) a + 1
@@ -263,11 +238,10 @@ class Constants:
         a = 1.0 + bar["V"] * zeta
         b = bar["O"] * C_x * np.sqrt(T) * a + 1.0
         each = self.tau1 * C_x * T * np.sqrt(T)
-        printed = mode == "paper"
 
         def q(moved: str) -> float:
             first = 2.0 * bar[moved] * T * C_x * C_x * (bar["V"] * b + bar["O"])
-            if printed:
+            if not corrected:
                 last = C_x * C_x * T + 3.0 * bar["K"] * zeta
                 return self.tau0 * self.tau1 * C_x * T * (first + bar["V"] * bar["O"] * last)
             return self.tau0 * each * (first + bar["V"] * bar["O"] * C_x * C_x * T * (1.0 + 3.0 * bar[moved] * zeta))
@@ -275,16 +249,16 @@ class Constants:
         parts = [each * a, each * (bar["O"] * zeta + b), q("K"), q("Q")]
         return float(np.sqrt(float(self.N)) * np.linalg.norm(parts))
 
-    @formula(mode=MODE)
-    def smoothness(self, mode: Mode = "corrected") -> float:
+    @formula(corrected=flag)
+    def smoothness(self, *, corrected: bool = True) -> float:
         """C of Proposition 1, `c1 c2 + c3 sqrt(2 loss)`. Eq. (37) prints `2 c3 loss` for the last term."""
-        last = 2.0 * self.start_loss if mode == "paper" else self.start_distance
-        return self.c1(mode) * self.c2() + self.c3(mode) * last
+        last = self.start_distance if corrected else 2.0 * self.start_loss
+        return self.c1(corrected=corrected) * self.c2() + self.c3(corrected=corrected) * last
 
-    @formula(mode=MODE)
-    def largest_step(self, mode: Mode = "corrected") -> float:
+    @formula(corrected=flag)
+    def largest_step(self, *, corrected: bool = True) -> float:
         """`1 / C`; inf where C is 0, that is, where all tokens are 0."""
-        C = self.smoothness(mode)
+        C = self.smoothness(corrected=corrected)
         return 1.0 / C if C > 0 else np.inf
 
 

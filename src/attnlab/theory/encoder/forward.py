@@ -82,8 +82,8 @@ def hidden(
     n, T, d = x_.shape
     block = whole("block", block)
     size = max(1, block // (2 * T * len(checked["w_O"]) + T * (2 * T + d)))
-    found = [_pass(x_[i : i + size], checked, tau0, tau1, S) for i in range(0, n, size)]
-    return np.concatenate([f.hidden for f in found]), np.concatenate([f.outputs for f in found])
+    blocks = [_pass(x_[i : i + size], checked, tau0, tau1, S) for i in range(0, n, size)]
+    return np.concatenate([f.hidden for f in blocks]), np.concatenate([f.outputs for f in blocks])
 
 
 def checked_weights(weights: Mapping[str, ArrayLike], d: int) -> dict[str, Array]:
@@ -93,8 +93,8 @@ def checked_weights(weights: Mapping[str, ArrayLike], d: int) -> dict[str, Array
     if missing:
         raise InputError(message(f"`weights` lack {', '.join(missing)}; wanted {', '.join(NAMES.values())}."))
     w_O = finite("w_O", weights["w_O"], ("m",))
-    own = {name: finite(name, weights[name], (len(w_O), d)) for name in ("W_Q", "W_K", "W_V")}
-    return {**own, "w_O": w_O}
+    matrices = {name: finite(name, weights[name], (len(w_O), d)) for name in ("W_Q", "W_K", "W_V")}
+    return {**matrices, "w_O": w_O}
 
 
 def residual_matrix(residual: ArrayLike | str | None, d: int, m: int) -> Array | None:
@@ -106,9 +106,11 @@ def residual_matrix(residual: ArrayLike | str | None, d: int, m: int) -> Array |
             raise InputError(message(f"`residual` is {residual!r}; wanted None, 'identity' or an array (d, m)."))
         if m != d:
             raise InputError(
-                message(f"`residual='identity'` adds tokens of dimension {d} to a layer of width {m}; wanted m = d.",
-                        "pass an array S (d, m), which adds x @ S")
-            )  # fmt: skip
+                message(
+                    f"`residual='identity'` adds tokens of dimension {d} to a layer of width {m}; wanted m = d.",
+                    "pass an array S (d, m), which adds x @ S",
+                )
+            )
         return np.eye(d)
     return finite("residual", residual, (d, m))
 
@@ -125,13 +127,13 @@ def _checked(
 
 def _pass(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        found = _unchecked(x, weights, float(tau0), float(tau1), S)
-    if not all(np.isfinite(part).all() for part in found):
+        passed = _unchecked(x, weights, float(tau0), float(tau1), S)
+    if not all(np.isfinite(part).all() for part in passed):
         sizes = {"x": x, **weights, **({} if S is None else {"residual": S})}
         largest = ", ".join(f"`{name}` {np.abs(array).max():.1e}" for name, array in sizes.items())
         told = f"`tau0` is {float(tau0):g}, `tau1` {float(tau1):g}, and the largest entries are {largest}"
         raise InputError(message(f"The encoder leaves float64, which ends at 1.8e308: {told}.", "smaller tokens"))
-    return found
+    return passed
 
 
 def _unchecked(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:

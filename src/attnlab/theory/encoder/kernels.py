@@ -56,9 +56,9 @@ def arc_cosine_1(phi: ArrayLike, psi: ArrayLike | None = None) -> Array:
     [[2.0, 0.0], [0.0, 0.5]]
     """
     left, right = _rows(phi, psi)
-    found = _one(left, right)
-    within_float64("phi", left.rows, "products of rows", found)
-    return found
+    kernel = _one(left, right)
+    within_float64("phi", left.rows, "products of rows", kernel)
+    return kernel
 
 
 def limiting_ntk(x: ArrayLike, other: ArrayLike | None = None, *, pool: Pool = "mean") -> Array:
@@ -132,9 +132,9 @@ def kernel_regression(
     (unit_rows, row_size), (unit_misfit, misfit_size) = to_one(rows), to_one(wanted)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         moved = unit_rows @ scipy.linalg.cho_solve(factor, unit_misfit)
-        found = began + np.ldexp(moved, row_size + misfit_size - 2 * half)
-    within_float64("misfit", wanted, "predictions", found)
-    return found
+        predictions = began + np.ldexp(moved, row_size + misfit_size - 2 * half)
+    within_float64("misfit", wanted, "predictions", predictions)
+    return predictions
 
 
 def pooled_expectation(attended: ArrayLike, *, block: int = BLOCK) -> Array:
@@ -152,14 +152,14 @@ def pooled_expectation(attended: ArrayLike, *, block: int = BLOCK) -> Array:
     n, T, d = tokens.shape
     size = max(1, int(block // (8 * T * T * n)))  # about 8 arrays of such a block live at once
     flat = _Rows.of(tokens.reshape(n * T, d))
-    found = np.zeros((n, n))
+    sums = np.zeros((n, n))
     for first in range(0, n, size):
         last = min(n, first + size)
         pairs = _one(flat[first * T : last * T], flat[: last * T])
-        found[first:last, :last] = pairs.reshape(last - first, T, last, T).sum(axis=(1, 3))
-    within_float64("attended", tokens, "sums of products of tokens", found)
-    lower = np.tril(found, -1)
-    return lower + lower.T + np.diag(np.diag(found))
+        sums[first:last, :last] = pairs.reshape(last - first, T, last, T).sum(axis=(1, 3))
+    within_float64("attended", tokens, "sums of products of tokens", sums)
+    lower = np.tril(sums, -1)
+    return lower + lower.T + np.diag(np.diag(sums))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +202,9 @@ def _zero(left: _Rows, right: _Rows) -> Array:
 def _one(left: _Rows, right: _Rows) -> Array:
     opening = _opening(left, right)
     # sin theta + (pi - theta) cos theta, which is sin t - t cos t for t = pi - theta; below 1 that cancels.
-    found = np.sin(opening) - opening * np.cos(opening)
+    kernel = np.sin(opening) - opening * np.cos(opening)
     small = opening < 1.0
     t = opening[small]
-    found[small] = t * t * t * np.polyval(_SERIES, t * t)
+    kernel[small] = t * t * t * np.polyval(_SERIES, t * t)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return found * np.multiply.outer(left.norms, right.norms) / (2.0 * np.pi)
+        return kernel * np.multiply.outer(left.norms, right.norms) / (2.0 * np.pi)

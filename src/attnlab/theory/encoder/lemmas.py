@@ -15,10 +15,10 @@ may be given too), Euclidean for w_O.
 
 >>> from attnlab.theory.encoder.constants import Constants
 >>> start = {"W_Q": [[1.0]], "W_K": [[1.0]], "W_V": [[1.0]], "w_O": [1.0]}
->>> found = Constants.of([[[1.0]]], [0.0], start, tau0=0.5, tau1=1.0)
->>> lemma_7(found, dQ=0.1, dK=0.0), lemma_9(found, dQ=0.1, dK=0.0, dV=0.5), lemma_10(found, dO=1.0, dF=0.5)
+>>> constants = Constants.of([[[1.0]]], [0.0], start, tau0=0.5, tau1=1.0)
+>>> lemma_7(constants, dQ=0.1, dK=0.0), lemma_9(constants, dQ=0.1, dK=0.0, dV=0.5), lemma_10(constants, dO=1.0, dF=0.5)
 (0.2, 0.9, 3.0)
->>> round(lemma_13(found), 3), round(lemma_14(found, change=0.1), 3)
+>>> round(lemma_13(constants), 3), round(lemma_14(constants, change=0.1), 3)
 (11.662, 18.604)
 """
 
@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnlab.theory.encoder.checks import MODE, Mode
 from attnlab.theory.encoder.constants import Constants
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, formula, of_class
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula, of_class
 
 OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
 
@@ -115,9 +114,9 @@ def lemma_12(constants: Constants, misfit: float) -> dict[str, float]:
 
     `V: rho l_O`, `O: rho l_V`, `Q: 2 rho tau0 l_K l_V l_O T C_x^2`, `K`: the same with l_Q; times the misfit.
 
-    >>> found = Constants(N=1, T=1, d=1, width=1, tau0=1.0, tau1=1.0, C_x=1.0, norms=dict.fromkeys("QKVO", 0.0),
+    >>> constants = Constants(N=1, T=1, d=1, width=1, tau0=1.0, tau1=1.0, C_x=1.0, norms=dict.fromkeys("QKVO", 0.0),
     ...                   radius=dict.fromkeys("QKVO", 1.0), alpha=0.0, start_loss=0.0)
-    >>> lemma_12(found, misfit=3.0)
+    >>> lemma_12(constants, misfit=3.0)
     {'Q': 6.0, 'K': 6.0, 'V': 3.0, 'O': 3.0}
     """
     return {name: slope * misfit for name, slope in constants.slopes.items()}
@@ -129,10 +128,10 @@ def lemma_13(constants: Constants) -> float:
     return constants.c2()
 
 
-@formula(constants=OF_CONSTANTS, change=AT_LEAST_ZERO, mode=MODE)
-def lemma_14(constants: Constants, change: float, mode: Mode = "corrected") -> float:
+@formula(constants=OF_CONSTANTS, change=AT_LEAST_ZERO, corrected=flag)
+def lemma_14(constants: Constants, change: float, *, corrected: bool = True) -> float:
     """The change of that gradient when parameters change by so much: `c3 change`.
 
     It holds while no preactivation changes its sign: relu has a kink, and across it the gradient jumps.
     """
-    return constants.c3(mode) * change
+    return constants.c3(corrected=corrected) * change

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import MODE, Mode
 from attnlab.theory.encoder.constants import Constants
-from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, formula, numbers, of_class
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, flag, formula, numbers, of_class
 
 OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
 
@@ -58,16 +57,16 @@ def rate_follows(c: float) -> bool:
     return bool(2.0 / c <= 8.0 and (1.0 - 1.0 / (16.0 * c)) ** 2 >= c)
 
 
-@formula(alpha=AT_LEAST_ZERO, c=POSITIVE, mode=MODE)
-def drift_bound(alpha: float, c: float = 0.5, mode: Mode = "corrected") -> float:
+@formula(alpha=AT_LEAST_ZERO, c=POSITIVE, corrected=flag)
+def drift_bound(alpha: float, c: float = 0.5, *, corrected: bool = True) -> float:
     """How far F_pre moves in the Frobenius norm: `alpha / (16 c)`, so alpha / 8 at the printed rate.
 
     The paper has alpha / 2 for any c. The least singular value stays at least alpha less this.
 
-    >>> drift_bound(4.0), drift_bound(4.0, mode="paper")
+    >>> drift_bound(4.0), drift_bound(4.0, corrected=False)
     (0.5, 2.0)
     """
-    return alpha / 2.0 if mode == "paper" else alpha / (16.0 * c)
+    return alpha / (16.0 * c) if corrected else alpha / 2.0
 
 
 @formula(constants=OF_CONSTANTS)
@@ -76,14 +75,15 @@ def weight_bounds(constants: Constants) -> dict[str, float]:
     return dict(constants.radius)
 
 
-@formula(constants=OF_CONSTANTS, norm=AT_LEAST_ZERO, mode=MODE)
-def residual_alpha(constants: Constants, norm: float = 1.0, mode: Mode = "corrected") -> float:
+@formula(constants=OF_CONSTANTS, norm=AT_LEAST_ZERO, corrected=flag)
+def residual_alpha(constants: Constants, norm: float = 1.0, *, corrected: bool = True) -> float:
     """A lower bound on alpha once a residual is added, `alpha - sqrt(N) tau1 T C_x |S|`; below 0 it says nothing.
 
     Args:
         constants: of the model without the residual.
         norm: |S|, spectral; 1 for the identity.
-        mode: Eq. (62) multiplies by `|w_O| |W_V|`, which stand for a hidden layer that already has w_O in it.
+        corrected: printed, Eq. (62) multiplies by `|w_O| |W_V|`, which stand for a hidden layer that already has w_O in
+            it.
 
     Appendix C.7.
 
@@ -94,6 +94,6 @@ def residual_alpha(constants: Constants, norm: float = 1.0, mode: Mode = "correc
     if constants.shortcut > 0:
         raise InputError(message("`constants` already have a residual; wanted those of the model without."))
     moved = float(np.sqrt(float(constants.N))) * constants.tau1 * constants.T * constants.C_x * norm
-    if mode == "paper":
+    if not corrected:
         moved *= constants.norms["O"] * constants.norms["V"]
     return constants.alpha - moved

@@ -21,10 +21,10 @@ from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.encoder.assumptions import assumption_1, assumption_2, similarities
-from attnlab.theory.encoder.checks import EPS, MODE, Mode, finite, sequences, within_float64
+from attnlab.theory.encoder.checks import EPS, finite, sequences, within_float64
 from attnlab.theory.encoder.constants import least_singular_value
 from attnlab.theory.encoder.kernels import BLOCK, arc_cosine_1, pooled_expectation
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def lambda_0(phi: ArrayLike, variance: float) -> Lambda0:
     The lower bounds need n <= d: phi phi^T has no larger rank. The value itself is positive for any n as long as no two
     rows are parallel.
 
-    >>> found = lambda_0([[2.0, 0.0], [0.0, 2.0]], 1.0)
-    >>> found.hermite, found.gershgorin, found.upper, round(found.value, 6)
+    >>> eigenvalue = lambda_0([[2.0, 0.0], [0.0, 2.0]], 1.0)
+    >>> eigenvalue.hermite, eigenvalue.gershgorin, eigenvalue.upper, round(eigenvalue.value, 6)
     (1.0, 1.0, 2.0, 1.36338)
     """
     rows, e = ordinary(finite("phi", phi, ("n", "d")))
@@ -72,9 +72,9 @@ def lambda_0(phi: ArrayLike, variance: float) -> Lambda0:
         "gershgorin": 0.25 * variance * float(discs.min()),
         "upper": 0.5 * variance * float(squares.mean()),
     }
-    found = {name: float(rescaled(bound, power)) for name, bound in bounds.items()}
-    within_float64("phi", np.asarray(phi), "squares of such rows, times `variance`,", np.array(list(found.values())))
-    return Lambda0(**found)
+    in_units = {name: float(rescaled(bound, power)) for name, bound in bounds.items()}
+    within_float64("phi", np.asarray(phi), "squares of such rows, times `variance`,", np.array(list(in_units.values())))
+    return Lambda0(**in_units)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
         beta: attention weights of the first token of each sequence, (n, T).
         variance: of W_V.
 
-    >>> found = lemma_15([[[1.0, 0.0]], [[0.0, 1.0]]], [[1.0], [1.0]], 8.0)
-    >>> found.lower, found.upper, found.promised, found.event
+    >>> bounds = lemma_15([[[1.0, 0.0]], [[0.0, 1.0]]], [[1.0], [1.0]], 8.0)
+    >>> bounds.lower, bounds.upper, bounds.promised, bounds.event
     (2.0, 4.0, 1.0, True)
     """
     tokens = sequences(x)
@@ -129,22 +129,25 @@ def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
     discs = rank.least * norms**2 - norms * (np.sqrt(s) @ norms)
     C = rank.C_lambda
     return Lemma15(
-        lower=0.25 * variance * float(discs.min()), upper=0.5 * variance * T * assumption_1(tokens).C_x ** 2,
-        threshold=C**2 / (4.0 * T * (n - 1) ** 2) if n > 1 else np.inf, largest=float(s.max()),
-        promised=0.125 * variance * C / T, promised_pooled=0.125 * variance * C * T,
-    )  # fmt: skip
+        lower=0.25 * variance * float(discs.min()),
+        upper=0.5 * variance * T * assumption_1(tokens).C_x ** 2,
+        threshold=C**2 / (4.0 * T * (n - 1) ** 2) if n > 1 else np.inf,
+        largest=float(s.max()),
+        promised=0.125 * variance * C / T,
+        promised_pooled=0.125 * variance * C * T,
+    )
 
 
-@formula(lambda0=AT_LEAST_ZERO, width=AT_LEAST_ONE, tau1=POSITIVE, mode=MODE)
-def chernoff_bound(lambda0: float, width: int, tau1: float, mode: Mode = "corrected") -> float:
+@formula(lambda0=AT_LEAST_ZERO, width=AT_LEAST_ONE, tau1=POSITIVE, corrected=flag)
+def chernoff_bound(lambda0: float, width: int, tau1: float, *, corrected: bool = True) -> float:
     """`tau1^2 m lambda_0 / 4`, a lower bound on eigenvalues of F F^T for `F = tau1 relu(P W_V^T)`, m >> n / lambda_0.
 
     Eq. (48) prints it without tau1^2, which matters for N(0, 1) weights, where tau1^2 = 1/m.
 
-    >>> chernoff_bound(0.5, 64, 0.125), chernoff_bound(0.5, 64, 0.125, "paper")
+    >>> chernoff_bound(0.5, 64, 0.125), chernoff_bound(0.5, 64, 0.125, corrected=False)
     (0.125, 8.0)
     """
-    return (1.0 if mode == "paper" else tau1 * tau1) * width * lambda0 / 4.0
+    return (tau1 * tau1 if corrected else 1.0) * width * lambda0 / 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +183,9 @@ def predict_alpha(
     value, error = _least_eigenvalue(pooled_expectation(tokens, block=block))
     hermite = 0.25 * least_singular_value(tokens.sum(axis=1)) ** 2
     parts = {"value": scale * value, "error": scale * error, "hermite": scale * hermite}
-    found = {name: float(rescaled(part, 2 * e)) for name, part in parts.items()}
-    within_float64("attended", np.asarray(attended), "squares of such tokens", np.array(list(found.values())))
-    return AlphaPrediction(**found)
+    in_units = {name: float(rescaled(part, 2 * e)) for name, part in parts.items()}
+    within_float64("attended", np.asarray(attended), "squares of such tokens", np.array(list(in_units.values())))
+    return AlphaPrediction(**in_units)
 
 
 def _least_eigenvalue(kernel: Array) -> tuple[float, float]:

@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import MODE, Mode
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, SHARE, choice, flag, formula
 
 Init = Literal["lecun", "he", "ntk"]
 Scaling = Literal["sqrt", "linear"]
@@ -26,7 +25,8 @@ class RequiredWidth:
     """The width from which conditions (2) and (3) hold.
 
     Attributes:
-        init, scaling, mode: of which case.
+        init, scaling: of which case.
+        corrected: with slips of the proof repaired?
         condition_2, condition_3: what each asks for.
         rest: what both need besides: d, N and N / lambda_0.
         order: how the larger grows with N, as the power of N.
@@ -34,7 +34,7 @@ class RequiredWidth:
 
     init: Init
     scaling: Scaling
-    mode: Mode
+    corrected: bool
     condition_2: float
     condition_3: float
     rest: float
@@ -54,10 +54,10 @@ class RequiredWidth:
     d=AT_LEAST_ONE,
     C_x=POSITIVE,
     lambda0=AT_LEAST_ZERO,
-    mode=MODE,
+    corrected=flag,
 )
 def required_width(
-    init: Init, scaling: Scaling, *, N: int, T: int, d: int, C_x: float, lambda0: float, mode: Mode = "corrected"
+    init: Init, scaling: Scaling, *, N: int, T: int, d: int, C_x: float, lambda0: float, corrected: bool = True
 ) -> RequiredWidth:
     """The width that the proof asks for.
 
@@ -79,35 +79,34 @@ def required_width(
         scaling: "sqrt" for tau0 = m^(-1/2), "linear" for 1/m. The paper has no N(0, 1) with "sqrt".
         N, T, d, C_x: sequences, tokens, dimension, bound on the tokens.
         lambda0: see `lambda_0`; it has the variance of W_V in it.
-        mode: "paper" or "corrected".
+        corrected: False for the widths as printed.
 
     >>> sizes = {"T": 1, "d": 1, "C_x": 1.0, "lambda0": 1.0}
-    >>> required_width("ntk", "linear", N=10, mode="paper", **sizes).condition_2
+    >>> required_width("ntk", "linear", N=10, corrected=False, **sizes).condition_2
     40.0
     >>> required_width("ntk", "linear", N=10, **sizes).order
     3
     """
     if init == "ntk" and scaling == "sqrt":
         raise InputError(message("No theorem is about `init='ntk'` with `scaling='sqrt'`.", "scaling='linear'"))
-    printed = mode == "paper"
     if lambda0 == 0:
         second, third, rest = np.inf, np.inf, np.inf
     else:
         sizes = (np.float64(N), np.float64(T), np.float64(d), np.float64(C_x), np.float64(lambda0))
-        second, third = (float(asked) for asked in _asked(init, scaling, *sizes, printed))
+        second, third = (float(asked) for asked in _asked(init, scaling, *sizes, corrected))
         rest = max(float(d), float(N), N / lambda0)
-    order = (1 if printed else 3) if init == "ntk" else {"sqrt": 3, "linear": 2}[scaling]
+    order = (3 if corrected else 1) if init == "ntk" else {"sqrt": 3, "linear": 2}[scaling]
     return RequiredWidth(
-        init=init, scaling=scaling, mode=mode, condition_2=second, condition_3=third, rest=rest, order=order
+        init=init, scaling=scaling, corrected=corrected, condition_2=second, condition_3=third, rest=rest, order=order
     )
 
 
 def _asked(
-    init: Init, scaling: Scaling, N: float, T: float, d: float, C_x: float, l0: float, printed: bool
+    init: Init, scaling: Scaling, N: float, T: float, d: float, C_x: float, l0: float, corrected: bool
 ) -> tuple[float, float]:
     through = 4.0 * C_x**4 * T**2  # what the softmax adds, before d
     if init == "ntk":
-        if printed:
+        if not corrected:
             return 4.0 * N * T**2.5 * C_x**3 / l0, _flat(N, T, C_x, l0, through)
         second = 16.0 * N**2 * T**3 * (C_x / l0) ** 2 * max(1.0, through)
         return second, 64.0 * N**3 * T**6 * (C_x ** (4.0 / 3.0) / l0) ** 3 * (1.0 + through) ** 2
@@ -116,7 +115,7 @@ def _asked(
     if scaling == "linear":
         return second, _flat(N, T, C_x, l0, through / d**2)
     third = 1024.0 * N**3 * (C_x**4 / l0) ** 3 * T**10 / d**4
-    return second * (1.0 if printed else max(1.0, through / d)), third
+    return second * (max(1.0, through / d) if corrected else 1.0), third
 
 
 def _flat(N: float, T: float, C_x: float, l0: float, through: float) -> float:
@@ -166,9 +165,16 @@ def probability(
     start, small = float(np.exp(-0.5 * width)), float(np.exp(-float(d)))
     unlike = float(np.exp(-factor * float(N - 1) ** -c_hat / T)) if N > 1 else 0.0
     lost = {
-        "T1": 8.0 * start + delta + unlike, "T2": 8.0 * start + delta + unlike, "T3": 8.0 * start, "L15": unlike,
-        "L16": delta, "L17": small, "L18": delta + small, "L19": small, "L20": 2.0 * start,
-    }[statement]  # fmt: skip
+        "T1": 8.0 * start + delta + unlike,
+        "T2": 8.0 * start + delta + unlike,
+        "T3": 8.0 * start,
+        "L15": unlike,
+        "L16": delta,
+        "L17": small,
+        "L18": delta + small,
+        "L19": small,
+        "L20": 2.0 * start,
+    }[statement]
     return max(0.0, 1.0 - lost)
 
 

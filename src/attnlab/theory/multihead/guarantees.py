@@ -28,6 +28,8 @@ from attnlab.theory.formula import (
 )
 from attnlab.theory.multihead.bounds import GENERALIZATION, OF_SHAPE, TRAINING, Shape, head_requirement, smoothness
 
+# Loss of a model that always says 0: a bound on the test loss above it says nothing.
+COIN = float(np.log(2.0))
 # Above 0, at most 1.
 LOSS: Domain = partial(number, above=0, most=1)
 
@@ -56,7 +58,7 @@ class Bound:
         """Does it say nothing?"""
         return not self.value < self.trivial
 
-    def slack(self, measured: float) -> float:
+    def margin(self, measured: float) -> float:
         """By how much a measured value stays below."""
         return self.value - number("measured", measured)
 
@@ -270,10 +272,12 @@ def corollary_2(
     room = start.distance(1.0, corrected=corrected) ** 2 / start_loss
     rho = smoothness(shape, D, g, min(heads, LARGEST) if H is None else H)
     return GoodStartBounds(
-        heads=heads, largest_step=min(1.0, 1.0 / rho, room), D=D,
+        heads=heads,
+        largest_step=min(1.0, 1.0 / rho, room),
+        D=D,
         train=Bound(value=2.0 / K + 5.0 * D**2 / (4.0 * step * K), trivial=start_loss),
         generalization=Bound(value=17.0 * D**2 / (step * n)),
-    )  # fmt: skip
+    )
 
 
 def _regret(D: float, step: float, K: float, target_loss: float) -> float:

@@ -211,12 +211,12 @@ def oracle_weights(patterns: Array, T: int) -> HeadWeights:
 @formula(scale=NUMBER)
 def theta_opt(patterns: Array, T: int, scale: float = 1.0) -> HeadWeights:
     """Eq. (9): U* and W* each divided by its norm, S sqrt(2 T) and S^2 sqrt(2 (M + 1)); W then times `scale`."""
-    found = oracle_weights(patterns, T)
-    sizes = length(found.U), length(found.W)
+    oracle = oracle_weights(patterns, T)
+    sizes = length(oracle.U), length(oracle.W)
     if not all(sizes):
         raise InputError(message("`patterns` give U* or W* the norm 0; wanted mu+ and mu- that differ."))
-    W = scale * found.W / sizes[1]
-    return HeadWeights(U=found.U / sizes[0], W=W if np.isfinite(W).all() else scale * (found.W / sizes[1]))
+    W = scale * oracle.W / sizes[1]
+    return HeadWeights(U=oracle.U / sizes[0], W=W if np.isfinite(W).all() else scale * (oracle.W / sizes[1]))
 
 
 @formula(signs=numbers(), counts=numbers(least=0))
@@ -264,10 +264,10 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def _patterns(patterns: Array) -> Array:
-    found = finite_array("patterns", patterns)
-    if found.ndim != 2 or len(found) < 2 or not found.size:
-        raise InputError(message(f"`patterns` has shape {found.shape}; wanted (M + 2, d): mu+, mu-, nu_1, ..., nu_M."))
-    return found
+    rows = finite_array("patterns", patterns)
+    if rows.ndim != 2 or len(rows) < 2 or not rows.size:
+        raise InputError(message(f"`patterns` has shape {rows.shape}; wanted (M + 2, d): mu+, mu-, nu_1, ..., nu_M."))
+    return rows
 
 
 @formula(counts=numbers(least=0))

@@ -61,10 +61,10 @@ def head_gradient(x: Array, U: Array, W: Array, decoder: Decoder = "full") -> He
 def outputs(tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike]) -> Array:
     """`H^(-1/2) sum_h F(x_i; U_h, W_h)`, (n,); one data set."""
     parts = _Parts.of(tokens, model, weights)
-    found = np.zeros(tokens.n)
+    sums = np.zeros(tokens.n)
     for g, rows, gradient in parts.blocks():
-        found[rows] += parts.counts[g] * gradient.output
-    return found / np.sqrt(parts.counts.sum())
+        sums[rows] += parts.counts[g] * gradient.output
+    return sums / np.sqrt(parts.counts.sum())
 
 
 def ntk_gram(tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], *, block: int = BLOCK) -> Array:
@@ -139,15 +139,15 @@ def ntk_margin(
     >>> round(ntk_margin(tokens, al.models.MultiHead(heads=4), {"U": np.zeros((1, 2)), "W": np.zeros((2, 2))}).lower, 6)
     1.0
     """
-    found = kernel_margin(ntk_gram(tokens, model, weights, block=block), tokens.y, tolerance=tolerance)
-    upper = float(np.sqrt(2.0) * found.upper)
-    if not found.separable:
-        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=found)
-    direction = _combined(tokens, model, weights, found.multipliers * tokens.y, block)
+    solution = kernel_margin(ntk_gram(tokens, model, weights, block=block), tokens.y, tolerance=tolerance)
+    upper = float(np.sqrt(2.0) * solution.upper)
+    if not solution.separable:
+        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=solution)
+    direction = _combined(tokens, model, weights, solution.multipliers * tokens.y, block)
     margin = float(np.min(tokens.y * slopes(tokens, model, weights, direction, block=block)))
     if not margin > 0:  # the Gram matrix promised more than float64 gradients hold
-        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=found)
-    return NtkMargin(lower=margin, upper=max(upper, margin), direction=direction, solution=found)
+        return NtkMargin(lower=0.0, upper=upper, direction=None, solution=solution)
+    return NtkMargin(lower=margin, upper=max(upper, margin), direction=direction, solution=solution)
 
 
 def slopes(
@@ -160,11 +160,11 @@ def slopes(
 ) -> Array:
     """Derivative of every output at `weights`, (n,); `direction` is what one head of each group moves by."""
     parts, towards = _Parts.of(tokens, model, weights, block), model.check(tokens, direction, "direction")
-    found = np.zeros(tokens.n)
+    slopes_along = np.zeros(tokens.n)
     for g, rows, gradient in parts.blocks():
         along = np.concatenate([towards["U"][g].ravel(), towards["W"][g].ravel()])
-        found[rows] += parts.counts[g] * (gradient.flat @ along)
-    return found / np.sqrt(parts.counts.sum())
+        slopes_along[rows] += parts.counts[g] * (gradient.flat @ along)
+    return slopes_along / np.sqrt(parts.counts.sum())
 
 
 def head_norms(weights: Mapping[str, Array]) -> Array:
@@ -185,12 +185,12 @@ def _combined(
 ) -> dict[str, Array]:
     """Gradients of the outputs combined, as weights of one head of each group; norm sqrt(2) over all heads."""
     parts = _Parts.of(tokens, model, weights, block)
-    found = {name: np.zeros_like(w) for name, w in parts.weights.items()}
+    combined = {name: np.zeros_like(w) for name, w in parts.weights.items()}
     for g, rows, gradient in parts.blocks():
         for name, by in (("U", gradient.U), ("W", gradient.W)):
-            found[name][g] += np.tensordot(coefficients[rows], by, axes=1)
-    scale = np.sqrt(2.0) / total_norm(found, parts.counts)
-    return {name: scale * w for name, w in found.items()}
+            combined[name][g] += np.tensordot(coefficients[rows], by, axes=1)
+    scale = np.sqrt(2.0) / total_norm(combined, parts.counts)
+    return {name: scale * w for name, w in combined.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,13 +221,13 @@ class _Parts:
     def gradient(self, g: int, rows: slice) -> HeadGradient:
         U, W = self.weights["U"][g], self.weights["W"][g]
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            found = head_gradient(self.x[rows], U, W, self.decoder)
+            gradient = head_gradient(self.x[rows], U, W, self.decoder)
         # Squares of gradients, summed over all weights, must be numbers too.
-        if not all((np.abs(part) < LONGEST).all() for part in found):
+        if not all((np.abs(part) < LONGEST).all() for part in gradient):
             sizes = f"tokens have entries up to {np.abs(self.x).max():.1e}, weights up to {np.abs(U).max():.1e}"
             problem = f"Gradients of the outputs at `weights` exceed {LONGEST:g} for `tokens`"
             raise InputError(message(f"{problem}: {sizes}.", "divide the tokens by their largest norm"))
-        return found
+        return gradient
 
     def blocks(self) -> Iterator[tuple[int, slice, HeadGradient]]:
         for g in range(len(self.counts)):

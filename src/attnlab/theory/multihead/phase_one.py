@@ -19,7 +19,7 @@ from attnlab.checks import finite_array, instance, number, one_of, whole
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.multihead import check_sequences
+from attnlab.models.multihead import MultiHead
 from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
 from attnlab.theory.multihead.bounds import Decoder
 from attnlab.theory.multihead.guarantees import GoodStart
@@ -61,7 +61,7 @@ class PhaseOne:
 
 def mean_row(tokens: Tokens) -> Array:
     """c, (d,) or (trials, d)."""
-    check_sequences(tokens)
+    MultiHead(1).accepts(tokens, "tokens")
     with np.errstate(over="ignore", invalid="ignore"):
         row = 0.5 * np.mean(tokens.y[..., None] * tokens.x.mean(-2), axis=-2)
     if not np.isfinite(row).all():
@@ -95,7 +95,7 @@ def phase_one(
     >>> phase_one(tokenized_mixture(n=50), heads=1e12)
     PhaseOne(heads=1e+12, groups=2, longest=0.3016)
     """
-    check_sequences(tokens)
+    MultiHead(1).accepts(tokens, "tokens")
     if tokens.trials is not None:
         raise InputError(message("`tokens` have a trial axis; phase one takes one data set.", "tokens[trial]"))
     if number("heads", heads) != round(number("heads", heads, least=1, most=1e18)):

@@ -1,0 +1,398 @@
+"""One attention layer as an optimization problem.
+
+For sequence i and query k: logits `a = x_i W z_ik`, weights `s = softmax(a)` over visible tokens, output
+`o = x_i^T s`, margin `u = y_ik h(o)`; the objective is `(1/n) sum_i sum_k loss(u_ik)`. W is either the parameter
+itself or the product K Q^T.
+
+The gradient comes as a mantissa and a logarithm of scale per parameter. It is assembled from three pieces: the
+pull-back through the head (autodiff, of order one), the pull-back through the softmax together with the slope of
+the loss (in the log domain, see `softmax.pull_back`), and the pull-back through the logits (autodiff, linear).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attnlab.data.directions import misalignment_of_units, unit
+from attnlab.data.selection import optimal_tokens, scores
+from attnlab.data.tokens import Tokens
+from attnlab.errors import InputError, message
+from attnlab.models.frame import Frame
+from attnlab.models.heads import Head, Linear
+from attnlab.models.losses import MarginLoss
+from attnlab.models.motion import Motion, layer_motion
+from attnlab.models.powers import Powers
+from attnlab.models.problem import Seen
+from attnlab.models.reduction import Combined, Factored
+from attnlab.models.scaled import Params, ScaledGradient, finite_scale, norm_of, normalized, scaled, total_log_norm
+from attnlab.models.softmax import NOISE, Weights, pull_back, softmax, weights
+
+# Above this log of the off-token weight a difference of two head values is accurate to 1e-11; below it so is the
+# midpoint rule.
+SMALL = -12.0
+
+
+class LayerProblem(NamedTuple):
+    """The arrays of one trial (or a batch), of NumPy, or of JAX inside of programs. There is always a query axis."""
+
+    x: Any  # (n, T, d) tokens, less what the tokens of a sequence have in common
+    common: Any  # (n, d) that common part: softmax does not see it, the head does
+    z: Any  # (n, K, d)
+    y: Any  # (n, K)
+    visible: Any  # (n, K, T), or None when all are
+    head: dict[str, Any]
+    reference: Any  # (n, K) token against which the excess loss is measured
+    reference_score: Any  # (n, K)
+    frame: Frame | None = None  # if W is given by its coordinates in this frame
+    powers: Powers | None = None  # if powers of two were taken out of the arrays; see `attnlab.models.extremes`
+
+    def rows(self) -> Params:
+        """The arrays with one entry for each sequence."""
+        names = ("x", "common", "z", "y", "visible", "reference", "reference_score")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def alone(self, row: Params) -> LayerProblem:
+        """The problem of one sequence, given by its entries of `rows`."""
+        return self._replace(**{name: array[None] for name, array in row.items()})
+
+
+class Evaluation(NamedTuple):
+    """Everything the model computes at one point, per query."""
+
+    logits: Array  # (n, K, T), -inf where masked
+    weights: Weights
+    margins: Array  # (n, K)
+    outputs: Array  # (n, K)
+    hidden: None = None
+
+    @property
+    def attention(self) -> Array:
+        """Attention weights (n, K, T)."""
+        return self.weights.probs
+
+
+class View(NamedTuple):
+    """What a metric of your own sees: one trial at one recorded step.
+
+    W is always there (K Q^T when those are trained). `logits` and `probs` have shape (n, K, T), `margins` (n, K),
+    with K = 1 for a single query.
+    """
+
+    params: Params
+    W: Array
+    logits: Array
+    probs: Array
+    margins: Array
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer as an objective: the parameterization, loss and head. Hashable; JAX, on one trial.
+
+    It is to `attnlab.models.problem.Objective` what a model with mathematics of its own is to one without.
+    """
+
+    parameterization: Literal["W", "KQ"]
+    loss: MarginLoss
+    head: Callable[[Params, Array], Array]
+    linear: bool
+    quadratic: bool
+    train_head: bool
+    frozen: tuple[str, ...] = ()  # no weight is left out of training
+
+    def weights(self, params: Params, problem: LayerProblem) -> Params:
+        """The weights at these parameters."""
+        if problem.frame is None:
+            return dict(params)
+        return {**params, "W": problem.frame.matrix(params["W"])}
+
+    def logits(self, params: Params, problem: LayerProblem) -> Array:
+        """x_i W z_ik for visible tokens, -inf for the others; (n, K, T)."""
+        if problem.frame is not None:
+            logits = problem.frame.logits(params["W"])
+        else:
+            if self.parameterization == "W":
+                keys = jnp.einsum("nke,de->nkd", problem.z, params["W"])
+            else:
+                keys = jnp.einsum("nke,em,dm->nkd", problem.z, params["Q"], params["K"])
+            logits = jnp.einsum("ntd,nkd->nkt", problem.x, keys)
+        return logits if problem.visible is None else jnp.where(problem.visible, logits, -jnp.inf)
+
+    def attended(self, problem: LayerProblem, probs: Array) -> Array:
+        """Attention outputs o = x^T s; (n, K, d)."""
+        return problem.common[:, None, :] + jnp.einsum("nkt,ntd->nkd", probs, problem.x)
+
+    def margins(self, params: Params, problem: LayerProblem, probs: Array) -> Array:
+        """y h(o); (n, K)."""
+        if self.linear:
+            v = self._head_vector(params, problem)
+            shared = jnp.einsum("nd,d->n", problem.common, v)
+            return problem.y * (shared[:, None] + jnp.einsum("nkt,nt->nk", probs, problem.x @ v))
+        apply = jax.vmap(jax.vmap(self.head, (None, 0)), (None, 0))
+        return problem.y * apply(problem.head, self.attended(problem, probs))
+
+    def _through_head(self, params: Params, problem: LayerProblem, probs: Array) -> tuple[Array, Array, Array]:
+        """Margins (n, K), their derivative in the attention weights (n, K, T), and its rounding error (n, K)."""
+        if self.linear:
+            v = self._head_vector(params, problem)
+            cotangent = problem.y[..., None] * (problem.x @ v)[:, None, :]
+            terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(v), axis=-1)[:, None]
+            return self.margins(params, problem, probs), cotangent, NOISE * jnp.broadcast_to(terms, problem.y.shape)
+        both = jax.vmap(jax.vmap(jax.value_and_grad(self.head, argnums=1), (None, 0)), (None, 0))
+        value, slope = both(problem.head, self.attended(problem, probs))
+        cotangent = problem.y[..., None] * jnp.einsum("nkd,ntd->nkt", slope, problem.x)
+        terms = jnp.einsum("nkd,nd->nk", jnp.abs(slope), jnp.max(jnp.abs(problem.x), axis=1))
+        return problem.y * value, cotangent, NOISE * terms
+
+    def evaluate(self, params: Params, problem: LayerProblem) -> Evaluation:
+        """Logits, attention weights and margins."""
+        logits = self.logits(params, problem)
+        w = weights(logits)
+        margins = self.margins(params, problem, w.probs)
+        return Evaluation(logits, w, margins, problem.y * margins)
+
+    def outputs(self, params: Params, problem: LayerProblem) -> Array:
+        """h(o) alone, (n, K), differentiable by JAX."""
+        margins = self.margins(params, problem, softmax(self.logits(params, problem)))
+        return problem.y * margins
+
+    def gradient(self, params: Params, problem: LayerProblem) -> tuple[ScaledGradient, Evaluation]:
+        """The gradient of the objective in every parameter, and the evaluation it came from."""
+        attention = {name: p for name, p in params.items() if name != "u"}
+        logits, to_params = jax.vjp(lambda p: self.logits(p, problem), attention)
+        w = weights(logits)
+        margins, cotangent, rounding = self._through_head(params, problem, w.probs)
+        # The objective averages over sequences.
+        log_slope = self.loss.log_slope(margins) - jnp.log(float(problem.y.shape[0]))
+        sign = self.loss.slope_sign(margins)
+        to_logits, scale = pull_back(w, cotangent, rounding, log_slope, sign, problem.visible)
+        (mantissa,) = to_params(to_logits)
+        log_scale = dict.fromkeys(mantissa, scale)
+        if self.train_head:
+            scale = finite_scale(jnp.max(log_slope))
+            slope = sign * jnp.exp(log_slope - scale)
+            mantissa["u"] = jnp.einsum("nk,nkd->d", slope * problem.y, self.attended(problem, w.probs))
+            log_scale["u"] = scale
+        ordered = {name: mantissa[name] for name in params}
+        return normalized(ordered, log_scale), Evaluation(logits, w, margins, problem.y * margins)
+
+    def value(self, problem: LayerProblem, evaluation: Evaluation) -> Array:
+        """Mean over sequences of the summed loss of their queries."""
+        return self.loss.mean(evaluation.margins)
+
+    def log_value(self, problem: LayerProblem, evaluation: Evaluation) -> Array:
+        """Its logarithm, also where the objective underflows; NaN for losses that can be negative."""
+        return self.loss.log_mean(evaluation.margins)
+
+    def largest_attention(self, params: Params, problem: LayerProblem) -> Array:
+        """The token with the largest logit, for every query."""
+        return jnp.argmax(self.logits(params, problem), axis=-1)
+
+    def log_attention(self, params: Params, problem: LayerProblem) -> Array:
+        """Logarithms of the attention weights, (n, K, T)."""
+        return self.evaluate(params, problem).weights.log_probs
+
+    def excess(self, problem: LayerProblem, evaluation: Evaluation) -> tuple[Array, Array]:
+        """Sign and log magnitude of the objective less its value with every query fixed on its reference token.
+
+        With drop `delta = y h(x_ref) - y h(o)`, found from the weights of the other tokens and never by
+        subtracting two nearly equal losses.
+        """
+        n = evaluation.logits.shape[0]
+        # Twins of the reference cost nothing and would hide, by their weight, the tokens that do.
+        log_off = jnp.where(self._differs(problem), evaluation.weights.log_probs, -jnp.inf)
+        peak = finite_scale(jnp.max(log_off, axis=-1))
+        off = jnp.exp(log_off - peak[..., None])
+        drop = self._drop(problem, evaluation, off, peak)  # in units of e^peak
+        log_drop = self._log_of_drop(problem, drop, peak)
+        sign, logs = self.loss.excess(problem.reference_score, log_drop, jnp.sign(drop))
+        logs = jnp.where(drop == 0, -jnp.inf, logs)
+        top = finite_scale(jnp.max(logs))
+        total = jnp.sum(sign * jnp.exp(logs - top))
+        return jnp.sign(total), top + jnp.log(jnp.abs(total)) - jnp.log(float(n))
+
+    def log_excess(self, problem: LayerProblem, evaluation: Evaluation) -> Array:
+        """log of the objective above its floor: with all attention on the best tokens, or zero if the head is trained.
+
+        NaN below the floor, which a head that prefers mixtures can reach.
+        """
+        if self.train_head:
+            return self.log_value(problem, evaluation)
+        sign, log_size = self.excess(problem, evaluation)
+        return jnp.where(sign < 0, jnp.nan, log_size)
+
+    def _log_of_drop(self, problem: LayerProblem, drop: Array, peak: Array) -> Array:
+        """log |y h(x_ref) - y h(o)|, of what `_drop` found."""
+        return peak + jnp.log(jnp.abs(drop))
+
+    def _drop(self, problem: LayerProblem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
+        """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
+        if self.linear:
+            return problem.y * jnp.sum(off * self._behind(problem), axis=-1)
+        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
+        # Not an einsum: XLA fuses this sum and never holds the (n, K, T, d) differences, which a dot would.
+        direction = jnp.sum(off[..., None] * (problem.x[:, None] - picked[:, :, None]), axis=2)
+        reference = picked + problem.common[:, None, :]
+        middle = reference + 0.5 * jnp.exp(peak)[..., None] * direction
+        slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
+        by_slope = -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
+        if self.quadratic:
+            return by_slope
+        by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
+        return jnp.where(peak > SMALL, by_values, by_slope)
+
+    def _behind(self, problem: LayerProblem) -> Array:
+        """v.x_ref - v.x_t, (n, K, T), with rounding taken for zero."""
+        values = problem.x @ problem.head["v"]  # (n, T)
+        behind = jnp.take_along_axis(values, problem.reference, axis=1)[..., None] - values[:, None, :]
+        terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
+        return jnp.where(jnp.abs(behind) > NOISE * terms[:, None, None], behind, 0.0)
+
+    def _differs(self, problem: LayerProblem) -> Array:
+        """Which tokens, taken for the reference, change the margin; (n, K, T)."""
+        if self.linear:
+            return self._behind(problem) != 0
+        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)
+        return jnp.any(problem.x[:, None] != picked[:, :, None], axis=-1)
+
+    def gains(self, problem: LayerProblem, w: Weights) -> tuple[Array, Array, Array | None]:
+        """Margins, what each token adds to them above the top token, and the log-scale of that if it is not 1."""
+        margins, to_weights = jax.vjp(lambda s: self.margins({}, problem, s), w.probs)
+        (gain,) = to_weights(jnp.ones_like(margins))
+        gain = above_top(gain, w)
+        if self.linear:
+            # Gains are constants, and a tie stays one: its rounding error times t = 1e30 would break it.
+            terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
+            gain = jnp.where(jnp.abs(gain) > NOISE * terms[:, None, None], gain, 0.0)
+        return margins, gain, None
+
+    def motion(self, params: Params, problem: LayerProblem) -> Motion:
+        """How gradient flow begins at these weights."""
+        return layer_motion(self, params, problem)
+
+    def velocity(
+        self, y: Array, u: Array, log_unit: Array, system: Combined | Factored, problem: LayerProblem
+    ) -> Array:
+        """dy/du of gradient flow at log-time u; `log_unit` is log of the time unit plus twice the log-scale of y.
+
+        Each term is one exponential of a sum of logarithms, which neither underflows nor overflows where the product
+        is of order one.
+        """
+        logits, to_y = jax.vjp(system.logits, y)
+        w = weights(logits)
+        margins, gain, log_gain = self.gains(problem, w)
+        log_slope = self.loss.log_slope(margins) - jnp.log(float(margins.shape[0]))
+        log_size = (log_slope + (u + log_unit))[..., None] + w.log_probs
+        if log_gain is not None:
+            log_size = log_size + log_gain[..., None]
+        # What has nothing to gain is pulled by the others only; after saturation its own size may be beyond floats.
+        idle = w.top | (gain == 0.0) if self.linear else w.top
+        pull = jnp.exp(jnp.where(idle, -jnp.inf, log_size)) * gain
+        force = pull - w.probs * jnp.sum(pull, axis=-1, keepdims=True)
+        (slope,) = to_y(self.loss.slope_sign(margins)[..., None] * force)
+        return -slope
+
+    def records(self, seen: Seen) -> Params:
+        """Metrics of one trial beside `loss`, `log_loss`, `log_gradient_norm` and `step_length`.
+
+        | name | meaning |
+        |---|---|
+        | `excess_loss`, `log_excess_loss` | less the loss with all attention on the best tokens (fixed head only) |
+        | `norm`, `norm_K`, `norm_Q`, `norm_u` | Frobenius norms; `norm` is that of W or K Q^T |
+        | `log_step_size` | log of the ratio of the next step to the gradient norm |
+        | `attention`, `attention_min` | weight of the tracked tokens: mean and least over queries |
+        | `top_attention`, `log_off_attention` | mean largest weight; log of the most a query gives to its others |
+        | `margin` | least logit lead of a tracked token over a visible other one |
+        | `cosine_NAME`, `misalignment_NAME` | direction of W (or of u, for a vector) against each target |
+        """
+        params, problem, evaluation = seen.params, seen.problem, seen.forward
+        w, frame = evaluation.weights, problem.frame
+        W = product(params) if frame is None else frame.row(params["W"])
+        is_tracked = jnp.arange(w.probs.shape[-1]) == seen.compared[..., None]
+        at_tracked = jnp.sum(jnp.where(is_tracked, w.probs, 0.0), axis=-1)
+        lead = jnp.sum(jnp.where(is_tracked, evaluation.logits, 0.0), axis=-1, keepdims=True) - evaluation.logits
+        log_off = jax.nn.logsumexp(jnp.where(w.top, -jnp.inf, w.log_probs), axis=-1)
+        gradient_norm = total_log_norm(seen.gradient.mantissa, seen.gradient.log_scale)
+        length = total_log_norm(*scaled(seen.update, None))
+        metrics = {
+            "norm": norm_of(W),
+            **{f"norm_{name}": norm_of(p) for name, p in params.items() if name != "W"},
+            "log_step_size": jnp.where(jnp.isneginf(gradient_norm), -jnp.inf, length - gradient_norm),
+            "attention": jnp.mean(at_tracked),
+            "attention_min": jnp.min(at_tracked),
+            "top_attention": jnp.mean(jnp.max(w.probs, axis=-1)),
+            "log_off_attention": jnp.max(log_off),
+            "margin": jnp.min(jnp.where(is_tracked, jnp.inf, lead)),
+        }
+        if not self.train_head:
+            sign, log_size = self.excess(problem, evaluation)
+            metrics["excess_loss"] = sign * jnp.exp(log_size)
+            metrics["log_excess_loss"] = jnp.where(sign < 0, jnp.nan, log_size)
+        for name, target in seen.targets.items():
+            subject = W if target.ndim == 2 else params["u"]
+            angle = misalignment_of_units(jnp, unit(jnp, jnp.atleast_2d(subject)), jnp.atleast_2d(target))
+            metrics[f"misalignment_{name}"] = angle
+            metrics[f"cosine_{name}"] = 1.0 - angle
+        return metrics
+
+    def view(self, seen: Seen) -> View:
+        """What a user's own metrics see."""
+        params = self.weights(seen.params, seen.problem)
+        evaluation = seen.forward
+        return View(params, product(params), evaluation.logits, evaluation.weights.probs, evaluation.margins)
+
+    def _head_vector(self, params: Params, problem: LayerProblem) -> Array:
+        return jnp.asarray(params["u"]) if self.train_head else problem.head["v"]
+
+
+def product(params: Params) -> Array:
+    """W, or K Q^T."""
+    return jnp.asarray(params["W"] if "W" in params else params["K"] @ params["Q"].T)
+
+
+def above_top(gain: Array, w: Weights) -> Array:
+    """What each token gains less what the top one does."""
+    return gain - jnp.sum(jnp.where(w.top, gain, 0.0), axis=-1, keepdims=True)
+
+
+def make_problem(tokens: Tokens, head: Head, valued: Tokens | None = None) -> LayerProblem:
+    """The arrays of `tokens` in the form the model works on; the reference is the token of best score.
+
+    The head sees the tokens of `valued`, if these are others.
+    """
+    lead = tokens.x.ndim - 3
+    single = tokens.K is None
+
+    def with_query_axis(a: np.ndarray) -> np.ndarray:
+        return np.expand_dims(a, lead + 1) if single else a
+
+    # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
+    seen = tokens.visible if single else np.any(tokens.visible, axis=-2)
+    count = np.sum(seen, axis=-1)[..., None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
+        x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
+    if not np.isfinite(x).all():
+        largest = f"`x` has entries up to {np.abs(tokens.x).max():.1e}"
+        raise InputError(message(f"{largest}; sums of them are beyond 1.8e308.", "np.ldexp(x, -20) divides by 2^20"))
+    valued = tokens if valued is None else valued
+    scorer = None if isinstance(head, Linear) else head
+    reference, _ = optimal_tokens(valued, scorer, return_ties=True)
+    score = np.take_along_axis(scores(valued, scorer), reference[..., None], axis=-1)[..., 0]
+    return LayerProblem(
+        x=x,
+        common=common,
+        z=with_query_axis(tokens.z),
+        y=with_query_axis(tokens.y),
+        visible=None if tokens.mask is None else with_query_axis(tokens.mask),
+        head=head.constants(tokens),
+        reference=with_query_axis(reference),
+        reference_score=with_query_axis(score),
+    )

@@ -1,0 +1,22 @@
+"""What a user asks of their own data or model, answered by training, solving and theory together.
+
+| name | what |
+|---|---|
+| `rates` | step rules side by side: how fast does each come to the max-margin direction? |
+| `good_initialization` | does this multi-head model, from these weights, satisfy the theory? heads, step, bounds |
+| `encoder_report` | is gradient descent on this encoder guaranteed to converge, how fast, and what is missing? |
+| `stability` | how far do the weights move if one sequence is left out? |
+| `report` | what any model has learned on a data set: fit, attention, max-margin directions, tangent kernel |
+| `Report`, `Section`, `Fact` | what a report is: a verdict, rows, one printer, `to_json()`, `frame()` |
+"""
+
+from attnlab.reports.encoder import EncoderReport as EncoderReport, encoder_report as encoder_report
+from attnlab.reports.initialization import (
+    InitializationReport as InitializationReport,
+    good_initialization as good_initialization,
+)
+from attnlab.reports.model import HeadRow as HeadRow, ModelReport as ModelReport, report as report
+from attnlab.reports.rates import rates as rates
+from attnlab.reports.report import Fact as Fact, Report as Report, Section as Section
+from attnlab.reports.stability import Stability as Stability, stability as stability
+from attnlab.reports.table import RatesRow as RatesRow, RatesTable as RatesTable

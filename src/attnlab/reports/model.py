@@ -1,0 +1,226 @@
+"""`report`: what a model has learned on a data set, and how it would go on learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.checks import instance
+from attnlab.data.directions import misalignment
+from attnlab.data.tokens import Array
+from attnlab.errors import InputError, message
+from attnlab.models.attention import Attention
+from attnlab.models.losses import LossLike, as_loss
+from attnlab.models.model import HeadTokens, Model
+from attnlab.models.precision import in_float64
+from attnlab.models.scaled import total_log_norm
+from attnlab.reports.report import Fact, Report, Section
+from attnlab.svm import MarginSolution, solve_margin
+from attnlab.theory.tangent import ntk_eigenvalues
+
+# A query whose largest weight is above this looks at one token.
+SATURATED = 0.99
+# Gradients of so many outputs by so many weights are made for the tangent kernel; more would take long.
+MOST_GRADIENTS = 50_000_000
+# So many heads are compared with their max-margin solutions.
+MOST_HEADS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRow:
+    """One attention head: how far it has saturated, and whether it points where theory says it will go.
+
+    Attributes:
+        name: of the head.
+        top_attention: mean largest weight of its queries.
+        saturated: share of queries whose largest weight is above 0.99.
+        selected: token with the largest weight, per query.
+        solution: the max-margin solution over those tokens.
+        misalignment: 1 - cosine of its weights with that solution; None where there is none.
+    """
+
+    name: str
+    top_attention: float
+    saturated: float
+    selected: NDArray[np.intp]
+    solution: MarginSolution
+    misalignment: float | None
+
+    def record(self) -> dict[str, Any]:
+        """The row of a table, by column."""
+        return {
+            "name": self.name,
+            "top attention": self.top_attention,
+            "saturated": self.saturated,
+            "separable": bool(self.solution.feasible),
+            "margin": self.solution.margin if self.solution.feasible else None,
+            "misalignment": self.misalignment,
+        }
+
+    def cells(self) -> dict[str, str]:
+        """The same as text, without the name."""
+        angle = "" if self.misalignment is None else f"{self.misalignment:.2g}"
+        return {
+            "top attention": f"{self.top_attention:.3f}",
+            "saturated": f"{self.saturated:.0%}",
+            "separable": "yes" if self.solution.feasible else "no",
+            "1 - cos to max margin": angle,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {**self.record(), "selected": self.selected.tolist()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ModelReport(Report):
+    """What a model has learned; print it.
+
+    Attributes:
+        model: the model.
+        data: what the data print as.
+        loss, log_loss: the objective, and its logarithm.
+        loss_name: which objective.
+        outputs: of every example.
+        error: share of labels +-1, or of classes, that are not fitted; None for other labels.
+        margin: least y output for labels +-1, or least lead of the right class; None for other labels.
+        log_gradient_norm: logarithm of the length of the gradient.
+        attention: weights of the last softmax, tokens along the last axis; empty without one.
+        heads: each attention head against its max-margin solution, of models that are made of such.
+        eigenvalues: of the tangent kernel, ascending; None where there are too many weights.
+    """
+
+    model: Model
+    data: str
+    loss: float
+    log_loss: float
+    loss_name: str
+    outputs: Array
+    error: float | None
+    margin: float | None
+    log_gradient_norm: float
+    attention: Array
+    heads: tuple[HeadRow, ...]
+    eigenvalues: Array | None
+
+    @property
+    def top_attention(self) -> float | None:
+        """Mean largest attention weight; None without attention."""
+        return float(self.attention.max(-1).mean()) if self.attention.size else None
+
+    @property
+    def verdict(self) -> str:
+        """Does it fit, and where does it look?"""
+        loss = f"{self.loss:.4g}" if self.loss > 0 or not np.isfinite(self.log_loss) else f"e^{self.log_loss:.1f}"
+        fits = f"The {self.loss_name} loss is {loss}"
+        if self.error is not None:
+            fits += "; every label is fitted" if self.error == 0 else f"; {self.error:.1%} of the labels are not fitted"
+        if self.top_attention is None:
+            return f"{fits}."
+        return f"{fits}. A query gives {self.top_attention:.3f} to its largest token on average."
+
+    def sections(self) -> tuple[Section, ...]:
+        """Facts, and a row for each head."""
+        facts = [Fact("model", repr(self.model)), Fact("data", self.data)]
+        if self.margin is not None:
+            facts.append(Fact("least margin", f"{self.margin:.4g}"))
+        facts.append(Fact("gradient", f"e^{self.log_gradient_norm:.2f} long"))
+        if self.eigenvalues is not None and self.eigenvalues.size:
+            least, largest = self.eigenvalues[0], self.eigenvalues[-1]
+            facts.append(Fact("tangent kernel", f"eigenvalues from {least:.4g} to {largest:.4g}"))
+        return Section("", facts), Section("Attention heads", self.heads)
+
+    def to_json(self) -> dict[str, Any]:
+        """Verdict, rows and numbers, as plain JSON."""
+        from attnlab.theory.check import plain
+
+        numbers = {
+            "loss": self.loss,
+            "log_loss": self.log_loss,
+            "error": self.error,
+            "margin": self.margin,
+            "log_gradient_norm": self.log_gradient_norm,
+            "top_attention": self.top_attention,
+            "eigenvalues": self.eigenvalues,
+        }
+        return super().to_json() | plain(numbers)
+
+
+@in_float64
+def report(data: Any, model: Model | None, weights: Any, *, loss: LossLike | None = None) -> ModelReport:
+    """What a model has learned on a data set: fit, attention, and what theory says of its heads.
+
+    Args:
+        data: one data set, as the model takes it.
+        model: any `al.Model`; None for one attention layer with weights W or K and Q.
+        weights: of the model, as `run.weights`.
+        loss: as for `descend`.
+
+    Returns:
+        A `ModelReport`; print it, or read its attributes, `to_json()`, `frame()`.
+
+    >>> import attnlab as al
+    >>> tokens = al.data.sphere(n=4, T=4, d=8, seed=0)
+    >>> run = al.descend(tokens, al.ngd(0.2), steps=2000)
+    >>> found = report(tokens, al.models.Attention(), run.weights)
+    >>> found.error, found.heads[0].misalignment < 1e-2
+    (0.0, True)
+    """
+    given = Attention.of_weights(weights) if model is None else model
+    explained = instance("model", given, Model, "an al.Model", "the order is (data, model, weights)")
+    accepted = explained.accepts(data)
+    if accepted.trials is not None:
+        raise InputError(message(f"`data` is a batch of {accepted.trials} trials; wanted one data set.", "data[0]"))
+    chosen = as_loss(explained.usual_loss if loss is None else loss)
+    outputs = explained.outputs(accepted, weights)
+    error, margin = _fit(outputs, accepted.y)
+    log_loss = float(explained.loss(accepted, weights, loss=chosen, log=True))
+    mantissa, log_scale = explained.gradient(accepted, weights, loss=chosen)
+    size = sum(weight.size for weight in mantissa.values())
+    few = size * outputs.size <= MOST_GRADIENTS
+    return ModelReport(
+        model=explained,
+        data=repr(accepted),
+        loss=float(explained.loss(accepted, weights, loss=chosen)),
+        log_loss=log_loss,
+        loss_name=chosen.name,
+        outputs=outputs,
+        error=error,
+        margin=margin,
+        log_gradient_norm=float(total_log_norm(mantissa, log_scale)),
+        attention=explained.attention(accepted, weights),
+        heads=tuple(map(_head, explained.heads_as_tokens(accepted, weights)[:MOST_HEADS])),
+        eigenvalues=ntk_eigenvalues(accepted, explained, weights) if few else None,
+    )
+
+
+def _fit(outputs: Array, y: Array) -> tuple[float | None, float | None]:
+    """Share of labels that are not fitted, and the least margin; None for labels that are neither signs nor classes."""
+    if outputs.shape == y.shape:
+        if not (np.abs(y) == 1).all():
+            return None, None
+        margins = y * outputs
+    else:
+        right = np.arange(outputs.shape[-1]) == y[..., None]
+        best_other = np.where(right, -np.inf, outputs).max(-1)
+        margins = np.where(right, outputs, 0.0).sum(-1) - best_other
+    return float(np.mean(margins <= 0)), float(margins.min())
+
+
+def _head(head: HeadTokens) -> HeadRow:
+    attention = Attention().attention(head.tokens, head.W)
+    selected = attention.argmax(-1)
+    solution = solve_margin(head.tokens, selected, throw=False)
+    comparable = solution.feasible and np.any(solution.W) and np.any(head.W)
+    top = attention.max(-1)
+    return HeadRow(
+        name=head.name,
+        top_attention=float(top.mean()),
+        saturated=float(np.mean(top > SATURATED)),
+        selected=selected,
+        solution=solution,
+        misalignment=float(misalignment(head.W, solution.W)) if comparable else None,
+    )
