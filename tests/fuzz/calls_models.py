@@ -121,6 +121,11 @@ def mlp(src: Source) -> Call:
     return Call(models.Mlp, (anything(src, (3, 2)),), {"out": anything(src, (3,)) if src.index(2) else None})
 
 
+@case("models.RoundedMlp", weight=0.5)
+def rounded_mlp(src: Source) -> Call:
+    return Call(models.RoundedMlp, (anything(src, (3, 2)),), {"width": anything(src, ())})
+
+
 @case("models.Linear.token_values", weight=0.45, covers=("models.Concave", "models.Mlp", "models.Head"))
 def token_values(src: Source) -> Call:
     """Every head values tokens, at any scale."""
@@ -128,7 +133,8 @@ def token_values(src: Source) -> Call:
     made = src.choose((models.Linear, models.ReluSum, lambda: models.Concave(0.5)))()
     if src.rarely(3):
         V = finite(src, (3, 2))
-        made = attempt(lambda: models.Mlp(V), models.ReluSum)
+        kind = src.choose((models.Mlp, models.RoundedMlp))
+        made = attempt(lambda: kind(V), models.ReluSum)
     return Call(al.scores, (maybe_tokens(src, data), made))
 
 

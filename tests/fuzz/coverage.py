@@ -54,6 +54,7 @@ EXEMPT = {
     "models.Forward": TRACED,
     "models.Held": TRACED,
     "models.View": TRACED,
+    "models.HeadTokens": RESULT,
     "models.Weight": RECORD,
     "models.Model": "abstract; called on a model of a user's",
     "models.MarginLoss": TRACED,
@@ -119,6 +120,8 @@ EXEMPT = {
     "claims.Scale": NAMES,
     "claims.Verdict": NAMES,
     "claims.outcome": "takes tallies, which have cases of their own",
+    "claims.erratum": RECORD,
+    "claims.claims_page": "takes what `Checked.to_json` gives",
 }
 
 # Methods that no case calls, by class.
@@ -136,6 +139,7 @@ METHODS_EXEMPT = {
     "models.Linear": "likewise",
     "models.Concave": "likewise",
     "models.Mlp": "likewise",
+    "models.RoundedMlp": "likewise",
     "models.ReluSum": "likewise",
     "models.FunctionHead": "likewise",
     "models.Network": "abstract; called on Encoder and FullyConnected",
@@ -175,8 +179,10 @@ PROTOCOL = {
     "at",
     "check",
     "check_trainable",
+    "checked_shapes",
     "chosen_engine",
     "compared",
+    "compiled_as",
     "constants",
     "decoded",
     "directly",
