@@ -202,7 +202,7 @@ def test_trials_save_and_resume(tmp_path):
         np.testing.assert_array_equal(again.weights["U"], whole.weights["U"])
         alone = al.descend(batch[0], rule, model=model, init="gaussian", init_scale=0.1, seed=3, steps=60)
         np.testing.assert_allclose(alone.weights["U"], whole.weights["U"][0], rtol=1e-9, atol=1e-12)
-    with pytest.raises(InputError, match="model"):
+    with pytest.raises(InputError, match="another heads"):
         al.descend(
             batch, al.adam(0.1), model=MultiHead(3), init="gaussian", init_scale=0.1, seed=3, steps=60, resume=part
         )

@@ -174,12 +174,12 @@ def test_a_lone_run_is_kept_by_its_settings(tmp_path, data):
     [
         ({"init": "zeros"}, "`init` is 'zeros'; a network starts from its own law"),
         ({"init": {"W_Q": np.ones((2, 2))}}, "`init` has ['W_Q']"),
-        ({"loss": "logistic"}, "`loss` is 'logistic'; a network is trained on 'half_sum'"),
+        ({"loss": "logistic"}, "`loss` 'logistic' is of the margin y f with labels +1 and -1; `y` holds"),
         ({"targets": np.ones((5, 5))}, "`targets` is not for a network"),
         ({"track": np.ones(3)}, "`track` is not for a network"),
         ({"init_scale": 2.0}, "`init_scale` is not for a network"),
         ({"parameterization": "KQ"}, "`parameterization` is not for a `model`"),
-        ({"test": al.data.gaussian_sequences(3, 3, 4)}, "wanted sequences with the T, d and trials"),
+        ({"test": al.data.gaussian_sequences(3, 3, 4)}, "wanted data with the T, d and trials"),
         ({"test": [1]}, "`test` is list"),
         ({"seed": -1}, "`seed` is -1"),
         ({"metrics": {"loss": lambda v: 0.0}}, "`metrics` names 'loss'"),
@@ -195,7 +195,7 @@ def test_sequences_need_a_network(data):
     for model in (None, al.models.MultiHead(2)):
         with pytest.raises(al.InputError, match=r"`tokens` is a Sequences; wanted al\.Tokens"):
             al.descend(data, al.gd(0.1), model=model, steps=2)
-    with pytest.raises(al.InputError, match=r"`tokens` is \[1\]; wanted"):
+    with pytest.raises(al.InputError, match=r"`tokens` is list; wanted al.Sequences"):
         al.descend([1], al.gd(0.1), model=Encoder(3), steps=2)
 
 

@@ -81,8 +81,9 @@ def scaled_vjp(
         what each call of `attnlab.models.softmax` gave.
 
     >>> import jax, jax.numpy as jnp
+    >>> from attnlab.models import softmax
     >>> with jax.enable_x64(True):
-    ...     value, back, _ = scaled_vjp(lambda a: attnlab.models.softmax(a)[1], jnp.array([2000.0, 0.0]))
+    ...     value, back, _ = scaled_vjp(lambda a: softmax(a)[1], jnp.array([2000.0, 0.0]))
     ...     mantissa, log_scale = back(jnp.ones(()), jnp.zeros(()))  # s_1 s_2 = e^-2000
     >>> mantissa.tolist(), float(log_scale)
     ([-1.0, 1.0], -2000.0)
