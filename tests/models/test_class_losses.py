@@ -1,6 +1,5 @@
 """Losses of several outputs, of real labels and of margins with a kink; outputs that no loss can take."""
 
-import contextlib
 from functools import partial
 
 import jax
@@ -290,9 +289,9 @@ def test_several_outputs_for_one_label_want_classes():
     assert model.loss(data, run.weights, loss="cross_entropy") < model.loss(data, run.initial, loss="cross_entropy")
 
 
-def test_output_of_single_precision_is_refused_or_trained():
+def test_output_of_single_precision_is_refused():
     model = puts_out(lambda self, w, e: (e.x[0] @ w["W"] @ e.z).astype(jnp.float32))
-    with contextlib.suppress(al.InputError):
+    with pytest.raises(al.InputError, match=r"puts out shape .* of type float32 for one example; wanted .* float64"):
         al.descend(TOKENS, al.gd(0.1), model=model, steps=2, record=None)
 
 
@@ -302,9 +301,8 @@ def test_output_of_single_precision_is_refused_or_trained():
 def test_models_with_nothing_to_train(weights):
     """No weights, what are no weights, and weights that stay as they are."""
     model = puts_out(lambda self, w, e: sum(jnp.sum(v) for v in w.values()) * e.x[0, 0], weights)
-    for call in (lambda: al.descend(TOKENS, al.gd(0.1), model=model, steps=2), lambda: model.initial(TOKENS)):
-        with contextlib.suppress(al.InputError):
-            call()
+    with pytest.raises(al.InputError):
+        al.descend(TOKENS, al.gd(0.1), model=model, steps=2)
 
 
 def test_models_that_cannot_be_told_apart_or_take_no_such_data():

@@ -9,24 +9,9 @@ import numpy as np
 import oracle
 import pytest
 from mpmath import mp, mpf
+from own_models import WithValues, programs
 
 import attnlab as al
-from attnlab.train import program
-
-
-class WithValues(al.Model):
-    """Attention with a trained value matrix; for each query its own output."""
-
-    factor: float = 1.0
-
-    def shapes(self, data):
-        return {"W": al.weights((data.d, data.d)), "V": al.weights((data.d, data.d))}
-
-    def output(self, weights, example):
-        logits = self.factor * example.z @ weights["W"].T @ example.x.T
-        if example.mask is not None:
-            logits = jnp.where(example.mask, logits, -jnp.inf)
-        return al.models.softmax(logits) @ example.x @ weights["V"].T @ example.v
 
 
 class Frozen(WithValues):
@@ -246,11 +231,6 @@ def test_weights_that_are_none(wrong):
 # --- what a model is known by ---------------------------------------------------------------------------------------
 
 
-def programs(jitted: Any) -> int:
-    """How many compiled programs JAX keeps of it: its type does not say that it knows."""
-    return jitted._cache_size()
-
-
 def test_equal_models_are_equal_and_share_programs():
     from attnlab.models.evaluate import _values
 
@@ -397,95 +377,3 @@ def test_a_model_may_be_called_a_dataclass():
 
     assert Called() == Called(1.0, 2.0) != Called(more=3.0)
     assert hash(Called()) == hash(Called(1.0, 2.0))
-
-
-# --- masks and constants ---------------------------------------------------------------------------------------------
-
-
-class Unmasked(WithValues):
-    def output(self, weights, example):
-        attention = al.models.softmax(example.x @ weights["W"] @ example.z)
-        return example.v @ (weights["V"] @ (attention @ example.x))
-
-
-@pytest.mark.parametrize("trials", [None, 3])
-def test_a_mask_that_is_not_read_is_refused(trials):
-    whole = al.data.sphere(n=3, T=4, d=5, seed=0, trials=trials)
-    mask = np.ones(whole.x.shape[:-1], dtype=bool)
-    mask[..., -1] = False
-    hidden = al.Tokens(x=whole.x, z=whole.z, y=whole.y, v=whole.v, mask=mask)
-    shorter = al.Tokens(x=whole.x[..., :-1, :], z=whole.z, y=whole.y, v=whole.v)
-    start = WithValues().initial(whole)
-    for call in (
-        lambda: al.descend(hidden, al.gd(0.1), model=Unmasked(), steps=2),
-        lambda: Unmasked().outputs(hidden, start),
-        lambda: al.flow(hidden, model=Unmasked(), time=1.0),
-    ):
-        with pytest.raises(al.InputError, match="mask that `output` of `model` does not read"):
-            call()
-    np.testing.assert_allclose(WithValues().outputs(hidden, start), Unmasked().outputs(shorter, start), rtol=1e-12)
-    np.testing.assert_allclose(WithValues().outputs(whole, start), Unmasked().outputs(whole, start), rtol=1e-12)
-
-
-class Tilted(al.Model):
-    """Attention whose logits are tilted by an array that is not trained."""
-
-    tilt: tuple[float, ...] = (0.0, 1.0, 2.0)
-
-    def shapes(self, data):
-        return {"W": al.weights((data.d, data.d))}
-
-    def constants(self, data, weights):
-        lead = () if data.trials is None else (data.trials,)
-        return {"tilt": np.broadcast_to(self.tilt, (*lead, len(self.tilt)))}
-
-    def compiled_as(self):
-        return Tilted(())
-
-    def output(self, weights, example):
-        return example.v @ (
-            al.models.softmax(example.x @ weights["W"] @ example.z + example.constants["tilt"]) @ example.x
-        )
-
-
-def test_models_that_differ_in_constants_share_a_program():
-    tokens = al.data.sphere(n=3, T=3, d=4, seed=0, trials=2)
-    assert tokens.v is not None
-    start = Tilted().initial(tokens)
-    seen = []
-    for tilt in ((0.0, 1.0, 2.0), (3.0, -1.0, 0.5)):
-        model = Tilted(tilt)
-        logits = np.einsum("bntd,bde,bne->bnt", tokens.x, start["W"], tokens.z) + tilt
-        attention = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        by_hand = np.einsum("bd,bnt,bntd->bn", tokens.v, attention, tokens.x)
-        np.testing.assert_allclose(model.outputs(tokens, start), by_hand, rtol=1e-13)
-        al.descend(tokens, al.gd(0.1), model=model, steps=3, record=[3])
-        seen.append(programs(program.advance))
-    assert seen[0] == seen[1]
-
-
-def test_constants_without_the_trials_of_a_batch_are_refused():
-    class One(Tilted):
-        def constants(self, data, weights):
-            return {"tilt": np.asarray(self.tilt)}
-
-        def compiled_as(self):
-            return One(())
-
-    tokens = al.data.sphere(n=3, T=3, d=4, seed=0, trials=2)
-    assert np.isfinite(One().outputs(tokens[0], One().initial(tokens[0]))).all()
-    with pytest.raises(al.InputError, match=r"`constants` of `model` gives 'tilt' of shape \(3,\) for 2 trials"):
-        al.descend(tokens, al.gd(0.1), model=One(), steps=3)
-
-
-def test_a_loss_of_ones_own_that_underflows_is_remarked():
-    tokens = al.data.sphere(n=3, T=4, d=5, seed=0, trials=2)
-
-    def steep(u):
-        return jnp.exp(-3000 * u)
-
-    run = al.descend(tokens, al.ngd(5.0), steps=300, loss=steep)
-    lost = np.isneginf(run.metrics["log_gradient_norm"][:, -1])
-    assert lost.any()
-    assert any(f"In {lost.sum()} of 2 trials the gradient is exactly zero" in remark for remark in run.remarks)
-    assert al.descend(tokens, al.ngd(5.0), steps=300).remarks == ()

@@ -28,13 +28,7 @@ from attnlab.models.heads import (
     as_head as as_head,
 )
 from attnlab.models.losses import LOSSES as LOSSES, Loss as Loss, MarginLoss as MarginLoss, as_loss as as_loss
-from attnlab.models.model import (
-    HeadTokens as HeadTokens,
-    Model as Model,
-    View as View,
-    Weight as Weight,
-    weights as weights,
-)
+from attnlab.models.model import HeadTokens as HeadTokens, Model as Model, View as View
 from attnlab.models.multihead import MultiHead as MultiHead
 from attnlab.models.network import Network as Network
 from attnlab.models.of_layer import (
@@ -47,3 +41,4 @@ from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.problem import Example as Example, Forward as Forward, Held as Held, Problem as Problem
 from attnlab.models.scaled import ScaledGradient as ScaledGradient
 from attnlab.models.softmax import softmax as softmax
+from attnlab.models.weight import Weight as Weight, weights as weights

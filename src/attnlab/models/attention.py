@@ -159,7 +159,7 @@ class Attention(Model[Tokens]):
             return weights | ({"u": np.zeros(data.d)} if self.train_head else {})
 
         with np.errstate(over="ignore"):
-            weights = stacked(each_trial(draw, seed, data.trials, START_STREAM), data)
+            weights = stacked(each_trial(draw, seed, data.trials, START_STREAM), data.trials)
         if not all(np.isfinite(weight).all() for weight in weights.values()):
             raise InputError(message(f"`init_scale` is {scale:g}; random weights of that size overflow."))
         return weights
@@ -296,6 +296,12 @@ class Attention(Model[Tokens]):
         prepared = self.at(data, weights, loss)
         sign, log_size = _excess(prepared.objective, prepared.params, prepared.problem, data.trials is not None)
         return np.asarray(sign), np.asarray(log_size)
+
+    def for_flow(self) -> Attention:
+        """The same; with a trained head it is not followed."""
+        if self.train_head:
+            raise InputError(message("`train_head` is not for `flow`, which follows attention at a fixed head."))
+        return self
 
     # What records compare with.
 

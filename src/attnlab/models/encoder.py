@@ -164,7 +164,8 @@ class Encoder(Network):
         """Of one block without making gradients; see `attnlab.models.encoder_kernel`."""
         if self.depth > 1:
             return None
-        return np.sum([*encoder_kernels(self, weights, x, other, block=block).values()], axis=0)  # type: ignore[arg-type]
+        kernels = encoder_kernels(self, weights, x, other, block=block)
+        return np.add.reduce(list(kernels.values()))
 
     def forward(self, weights: Params, problem: Problem) -> Forward:
         """Outputs, hidden layer and attention."""

@@ -166,19 +166,14 @@ def _slopes(objective: Objective, params: Params, problem: Problem, batch: bool)
     return (jax.vmap(one) if batch else one)(params, problem)
 
 
-def _measured(problem: Problem, by_params: Params) -> Params:
-    """A derivative by parameters of which some stand for several, as one by each."""
-    metric = None if problem.held is None else problem.held.metric
-    return by_params if metric is None else {name: metric[name] * slope for name, slope in by_params.items()}
-
-
 @partial(jax.jit, static_argnums=0)
 def _jacobian(objective: Objective, params: Params, problem: Problem) -> Params:
     def of_one(row: Params) -> Params:
         alone = problem.alone(row)
         return jax.jacrev(lambda p: objective.outputs(p, alone)[0])(params)
 
-    return _measured(problem, jax.vmap(of_one)(problem.rows()))
+    slopes = jax.vmap(of_one)(problem.rows())
+    return slopes if problem.held is None else problem.held.slopes(slopes)
 
 
 def _scalar(objective: Objective, problem: Problem, of: Of) -> Callable[[Params], Array]:
@@ -190,7 +185,8 @@ def _scalar(objective: Objective, problem: Problem, of: Of) -> Callable[[Params]
 @partial(jax.jit, static_argnums=(0, 4))
 def _product(objective: Objective, params: Params, problem: Problem, towards: Params, of: Of) -> Params:
     slope = jax.grad(_scalar(objective, problem, of))
-    return _measured(problem, jax.jvp(slope, (params,), (towards,))[1])
+    product = jax.jvp(slope, (params,), (towards,))[1]
+    return product if problem.held is None else problem.held.slopes(product)
 
 
 @partial(jax.jit, static_argnums=(0, 3))

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
@@ -17,7 +18,8 @@ from attnlab.errors import AttnlabError, InputError, message
 from attnlab.models.hashable import check_hashable
 from attnlab.models.heads import Concave, Head, Linear, Mlp, ReluSum
 from attnlab.models.losses import LOSSES, Loss
-from attnlab.models.scaled import Tree
+from attnlab.models.problem import Forward, Problem
+from attnlab.models.scaled import Params, Tree
 
 UserMetric: TypeAlias = Callable[[Any], ArrayLike]  # of what `view` of the model gives
 UserMetrics: TypeAlias = Mapping[str, UserMetric]
@@ -51,6 +53,15 @@ def told_as(name: str, called: str) -> Iterator[None]:
         raise InputError(message(problem, f"it is called with {called}, and written with jax.numpy")) from error
 
 
+@contextmanager
+def told_of(name: str) -> Iterator[None]:
+    """What is refused inside is refused of the argument `name`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"Of `{name}`: {error}") from error
+
+
 def check_functions(tokens: Tokens, loss: Loss, head: Head) -> None:
     """Refuse a head or a loss of the user's own that cannot be compiled, or does not give one real number."""
     if not isinstance(head, _OURS):
@@ -78,6 +89,62 @@ def _try(name: str, function: Callable[..., object], called: str, *arguments: Tr
     if result.dtype.kind != "f":
         problem = f"`{name}` gives a number of type {result.dtype}; wanted a real number, to take derivatives of."
         raise InputError(message(problem, "jnp.asarray(..., dtype=float)"))
+
+
+def check_constants(constants: Mapping[str, np.ndarray], trials: int | None) -> dict[str, np.ndarray] | None:
+    """Arrays that a model gives its examples; of a batch they must have the axis of trials. None for none."""
+    for name, array in constants.items():
+        if trials is not None and np.shape(array)[:1] != (trials,):
+            given = f"`constants` of `model` gives {name!r} of shape {np.shape(array)} for {trials} trials"
+            wanted = "one for each trial, along the first axis"
+            raise InputError(message(f"{given}; wanted {wanted}.", "np.broadcast_to(a, (data.trials, *a.shape))"))
+    return dict(constants) or None
+
+
+def check_output(
+    forward: Callable[[Params, Problem], Forward], weights: Params, problem: Problem, *, with_trials: bool
+) -> int | None:
+    """Refuse a model whose `output` cannot be compiled, or ignores a mask; the number of its classes, if any.
+
+    Args:
+        forward: all examples of one trial -> their outputs.
+        weights, problem: of one trial, or of several.
+        with_trials: have they an axis of trials?
+    """
+    if problem.mask is not None and np.all(problem.mask):  # hides nothing
+        problem = problem._replace(mask=None)
+    if with_trials:
+        weights, problem = jax.tree.map(lambda array: array[0], (weights, problem))
+
+    def outputs_of(weights: Params, problem: Problem) -> Array:
+        return jnp.asarray(forward(weights, problem).outputs)
+
+    with told_as("model", "weights and one example"):
+        outputs = jax.eval_shape(outputs_of, weights, problem)
+    if problem.mask is not None and not _reads_mask(outputs_of, weights, problem):
+        hidden = "The data hide tokens by a mask that `output` of `model` does not read."
+        raise InputError(message(hidden, "softmax(jnp.where(example.mask, logits, -jnp.inf))"))
+    labels = problem.y
+    if outputs.shape == labels.shape and outputs.dtype == jnp.float64:
+        return None
+    if labels.ndim == 1 and outputs.ndim == 2 and outputs.dtype == jnp.float64:
+        return outputs.shape[1]
+    wanted = "a number of type float64, or one for each class"
+    if labels.ndim == 2:
+        wanted = f"{labels.shape[1]} numbers of type float64, one for each query"
+    given = f"`model` puts out shape {outputs.shape[1:]} of type {outputs.dtype} for one example"
+    raise InputError(message(f"{given}; wanted {wanted}.", "return what jax.numpy gives"))
+
+
+def _reads_mask(outputs_of: Callable[[Params, Problem], Array], weights: Params, problem: Problem) -> bool:
+    """Does the mask enter the computation of the outputs at all?"""
+
+    def of_mask(mask: Array) -> Array:
+        return outputs_of(weights, problem._replace(mask=mask))
+
+    program = jax.make_jaxpr(of_mask)(problem.mask).jaxpr
+    (mask,) = program.invars
+    return any(mask is variable for equation in program.eqns for variable in equation.invars)
 
 
 def check_metrics(metrics: UserMetrics | None) -> UserFunctions:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -30,70 +30,20 @@ from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.evaluate import Evaluated
-from attnlab.models.functions import check_loss, told_as
+from attnlab.models.evaluate import Data, Evaluated
+from attnlab.models.functions import check_constants, check_loss, check_output, told_as, told_of
 from attnlab.models.hashable import check_hashable
 from attnlab.models.losses import Loss, LossLike, as_loss
 from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, norm_of
+from attnlab.models.weight import COPIES, LAWS, MOST_SCALE, Law, Weight, Weights, stacked
 
-Data: TypeAlias = Tokens | Sequences
 D = TypeVar("D", bound=Data)  # what a model takes
-Weights: TypeAlias = dict[str, np.ndarray]
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # of parameters by name
 Init: TypeAlias = str | GivenWeights | None
 Targets: TypeAlias = GivenWeights | Mapping[str, GivenWeights]  # as a user names what records compare with
 Directions: TypeAlias = Mapping[str, np.ndarray | Weights]  # the same by name, checked
-Law = Literal["lecun", "he", "ntk", "gaussian", "uniform", "zeros"]
-LAWS: tuple[Law, ...] = ("lecun", "he", "ntk", "gaussian", "uniform", "zeros")
-COPIES = 6  # of the weights that a run holds: start, weights, gradient, update, state of the rule
-MOST_SCALE = 1e90  # of random weights, whose squares are summed
-
-
-@dataclass(frozen=True)
-class Weight:
-    """One array of weights: its shape, the law of its start, and whether it is trained. Made by `al.weights`."""
-
-    shape: tuple[int, ...]
-    law: Law = "lecun"
-    scale: float = 1.0
-    trained: bool = True
-
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """Random entries by the law, times the scale."""
-        columns = self.shape[-1] if self.shape else 1
-        if self.law == "zeros":
-            return np.zeros(self.shape)
-        if self.law == "uniform":
-            return self.scale * rng.uniform(-1.0, 1.0, self.shape) / np.sqrt(columns)
-        variance = {"lecun": 1.0 / columns, "he": 2.0 / columns}.get(self.law, 1.0)
-        return self.scale * np.sqrt(variance) * rng.standard_normal(self.shape)
-
-
-def weights(shape: tuple[int, ...], law: Law = "lecun", *, scale: float = 1.0, trained: bool = True) -> Weight:
-    """One array of weights of a model.
-
-    Args:
-        shape: of the array.
-        law: of its entries at the start: "lecun" and "he" are Gaussian with variance 1 and 2 over the number of
-            columns, "gaussian" and "ntk" with variance 1; "uniform" lies between -1 and 1 over the root of the number
-            of columns; "zeros".
-        scale: what they are multiplied by.
-        trained: False keeps them as they are drawn.
-
-    >>> weights((3, 4), "he").draw(np.random.default_rng(0)).shape
-    (3, 4)
-    """
-    sizes = (shape,) if np.ndim(shape) == 0 else tuple(shape)
-    if law not in LAWS:
-        raise InputError(message(f"`law` is {shown(law)}; wanted one of {', '.join(LAWS)}."))
-    return Weight(
-        shape=tuple(whole("shape", size) for size in sizes),
-        law=law,
-        scale=number("scale", scale, most=MOST_SCALE),
-        trained=bool(trained),
-    )
 
 
 class HeadTokens(NamedTuple):
@@ -202,12 +152,12 @@ class Model(Evaluated, Generic[D]):
             drawn = {name: weight.draw(rng) for name, weight in shapes.items()}
             for name, weight in shapes.items():
                 if weight.trained and init is not None:
-                    drawn[name] = Weight(weight.shape, init).draw(rng)  # type: ignore[arg-type]
+                    drawn[name] = Weight(weight.shape, cast(Law, init)).draw(rng)
                 if weight.trained:
                     drawn[name] = scale * drawn[name]
             return drawn
 
-        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data)
+        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data.trials)
 
     def initial(self, data: D, seed: int = 0) -> Weights:
         """Random weights for this data by the laws of the model, per trial where there are trials."""
@@ -277,7 +227,8 @@ class Model(Evaluated, Generic[D]):
         problem = self.problem(data, start, chosen)
         frozen = tuple(name for name, weight in self.checked_shapes(data).items() if not weight.trained)
         objective = Objective(self.compiled_as(), loss, frozen)
-        classes = self._try(objective, data, problem, start)
+        with_trials = data.trials is not None
+        classes = check_output(objective.model.forward, start, problem, with_trials=with_trials)
 
         def check_labels() -> None:
             loss.check_labels(np.asarray(data.y), classes)
@@ -295,48 +246,10 @@ class Model(Evaluated, Generic[D]):
 
     def problem(self, data: D, weights: Weights, held: Held | None = None) -> Problem:
         """The arrays of a data set."""
-        constants = self._checked_constants(data, weights)
+        constants = check_constants(self.constants(data, weights), data.trials)
         if isinstance(data, Tokens):
             return Problem.of(x=data.x, y=data.y, z=data.z, v=data.v, mask=data.mask, constants=constants, held=held)
         return Problem.of(x=data.x, y=data.y, constants=constants, held=held)
-
-    def _checked_constants(self, data: D, weights: Weights) -> dict[str, np.ndarray] | None:
-        constants = self.constants(data, weights)
-        for name, array in constants.items():
-            if data.trials is not None and np.shape(array)[:1] != (data.trials,):
-                given = f"`constants` of `model` gives {name!r} of shape {np.shape(array)} for {data.trials} trials"
-                wanted = "one for each trial, along the first axis"
-                raise InputError(message(f"{given}; wanted {wanted}.", "np.broadcast_to(a, (data.trials, *a.shape))"))
-        return constants or None
-
-    def _try(self, objective: Objective, data: D, problem: Problem, start: Weights) -> int | None:
-        """Refuse a model whose `output` cannot be compiled; the number of classes it tells apart, if any."""
-        if data.trials is not None:
-            start, problem = jax.tree.map(lambda array: array[0], (start, problem))
-
-        def outputs_of(weights: Params, problem: Problem) -> Array:
-            return jnp.asarray(objective.model.forward(weights, problem).outputs)
-
-        with told_as("model", "weights and one example"):
-            outputs = jax.eval_shape(outputs_of, start, problem)
-        if problem.mask is not None and not _reads_mask(outputs_of, start, problem):
-            hidden = "The data hide tokens by a mask that `output` of `model` does not read."
-            hint = "softmax(jnp.where(example.mask, logits, -jnp.inf))"
-            raise InputError(message(hidden, hint))
-        labels = problem.y
-        if outputs.shape == labels.shape and outputs.dtype == jnp.float64:
-            return None
-        if labels.ndim == 1 and outputs.ndim == 2 and outputs.dtype == jnp.float64:
-            return outputs.shape[1]
-        wanted = "a number of type float64, or one for each class"
-        if labels.ndim == 2:
-            wanted = f"{labels.shape[1]} numbers of type float64, one for each query"
-        raise InputError(
-            message(
-                f"`model` puts out shape {outputs.shape[1:]} of type {outputs.dtype} for one example; wanted {wanted}.",
-                "return what jax.numpy gives",
-            )
-        )
 
     def heads_as_tokens(self, data: D, weights: GivenWeights) -> list[HeadTokens]:
         """Each attention head as the layer `softmax(x W z)` on tokens, so that every max-margin question can be asked
@@ -403,16 +316,19 @@ class Model(Evaluated, Generic[D]):
         """What the records of a run compare with; `track` and `test` are those of `al.descend`."""
         if track is not None:
             raise InputError(message(f"`track` is not for {self!r}.", "metrics= takes your own"))
-        return Compared(start, test=self.test_problem(data, start, test))
+        return Compared(start, test=self.test_problem(data, prepared.objective.loss, start, test))
 
-    def test_problem(self, data: D, weights: Weights, test: Data | None) -> Problem | None:
-        """Other examples, of the sizes of the data, as the model takes them."""
+    def test_problem(self, data: D, loss: Loss, weights: Weights, test: Data | None) -> Problem | None:
+        """Other examples, of the sizes of the data, as the model and the loss take them."""
         if test is None:
             return None
         other = self.accepts(test, "test")
         if type(other) is not type(data) or (other.trials, other.T, other.d) != (data.trials, data.T, data.d):
             raise InputError(message(f"`test` is {test!r}; wanted data with the T, d and trials of {data!r}."))
-        return self.problem(other, weights)
+        with told_of("test"):
+            prepared = self.prepare(other, loss, weights, held=False)
+            prepared.check_loss()
+        return prepared.problem
 
     def targets(self, data: D, targets: Targets | None, start: Weights) -> Directions:
         """What records compare the weights with, by name of the target."""
@@ -472,25 +388,7 @@ def _code_of(kind: type) -> dict[str, Any]:
     return code
 
 
-def _reads_mask(outputs_of: Callable[[Params, Problem], Array], weights: Params, problem: Problem) -> bool:
-    """Does the mask enter the computation of the outputs at all?"""
-
-    def of_mask(mask: Array) -> Array:
-        return outputs_of(weights, problem._replace(mask=mask))
-
-    program = jax.make_jaxpr(of_mask)(problem.mask).jaxpr
-    (mask,) = program.invars
-    return any(mask is variable for equation in program.eqns for variable in equation.invars)
-
-
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows divided by their lengths; zero rows stay."""
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1.0)
-
-
-def stacked(drawn: list[Weights], data: Data) -> Weights:
-    """Weights of all trials, with a trial axis if the data have one."""
-    if data.trials is None:
-        return drawn[0]
-    return {name: np.stack([one[name] for one in drawn]) for name in drawn[0]}

@@ -167,7 +167,7 @@ class MultiHead(Model[Tokens]):
         def draw(rng: np.random.Generator) -> Weights:
             return {name: scale * rng.standard_normal(shape) for name, shape in shapes.items()}
 
-        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data)
+        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data.trials)
 
     def check(self, data: Tokens, weights: GivenWeights, name: str = "weights") -> Weights:
         """Weights as float64 with group axis, and the trial axis of the data if they have one."""
@@ -329,7 +329,7 @@ class MultiHead(Model[Tokens]):
             relevant = boolean_array("track", track, wanted)
             if relevant.shape != data.x.shape[:-1]:
                 raise InputError(message(f"`track` has shape {relevant.shape}; wanted {wanted}."))
-        return HeadsCompared(relevant, self.test_problem(data, start, test))
+        return HeadsCompared(relevant, self.test_problem(data, prepared.objective.loss, start, test))
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
         """Weights of one head, or of every group, to compare with."""

@@ -173,7 +173,8 @@ class Network(_Settings, Model[Sequences]):
         """Weights and hidden layer at the start, and test sequences."""
         if track is not None:
             raise InputError(message("`track` is not for a network.", "metrics= takes your own"))
-        return Compared(start, self._hidden_at_start(data, start), self.test_problem(data, start, test))
+        tested = self.test_problem(data, prepared.objective.loss, start, test)
+        return Compared(start, self._hidden_at_start(data, start), tested)
 
     def _hidden_at_start(self, data: Sequences, start: Weights) -> np.ndarray:
         """F_pre (n, m), infinite in trials that overflow; not in all."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnlab.checks import flag
 from attnlab.data.tokens import Array, Tokens
@@ -15,13 +14,12 @@ from attnlab.models.attention import Attention, check_weights
 from attnlab.models.heads import HeadLike
 from attnlab.models.losses import LossLike
 from attnlab.models.precision import in_float64
-
-LayerWeights = Mapping[str, ArrayLike] | ArrayLike
+from attnlab.models.scaled import GivenWeights
 
 
 def loss(
     tokens: Tokens,
-    weights: LayerWeights,
+    weights: GivenWeights,
     *,
     loss: LossLike = "logistic",
     head: HeadLike = "linear",
@@ -38,7 +36,7 @@ def loss(
 @in_float64
 def excess_loss(
     tokens: Tokens,
-    weights: LayerWeights,
+    weights: GivenWeights,
     *,
     loss: LossLike = "logistic",
     head: HeadLike = "linear",
@@ -73,7 +71,7 @@ def _check_known(known: np.ndarray) -> None:
         )
 
 
-def attention(tokens: Tokens, weights: LayerWeights) -> Array:
+def attention(tokens: Tokens, weights: GivenWeights) -> Array:
     """Attention weights softmax(x W z), shape (..., n, T) or (..., n, K, T); exact zeros where masked."""
     named: Any = weights
     if isinstance(weights, Mapping):
@@ -84,7 +82,7 @@ def attention(tokens: Tokens, weights: LayerWeights) -> Array:
 
 
 def gradient(
-    tokens: Tokens, weights: LayerWeights, *, loss: LossLike = "logistic", head: HeadLike = "linear"
+    tokens: Tokens, weights: GivenWeights, *, loss: LossLike = "logistic", head: HeadLike = "linear"
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The gradient of the objective as (mantissa, log_scale), one array per parameter.
 

@@ -51,6 +51,12 @@ class Held(NamedTuple):
             return dict(weights)
         return {name: w / self.factor[name] for name, w in weights.items()}
 
+    def slopes(self, by_params: Mapping[str, Any]) -> dict[str, Any]:
+        """A derivative by parameters of which some stand for several, as one by each."""
+        if self.metric is None:
+            return dict(by_params)
+        return {name: self.metric[name] * slope for name, slope in by_params.items()}
+
 
 class Problem(NamedTuple):
     """The arrays of one trial (or a batch of trials)."""
@@ -87,9 +93,7 @@ class Forward(NamedTuple):
     """What a model computes for all examples."""
 
     outputs: Array  # (n,), (n, K) or (n, C)
-    attention: Array | None = (
-        None  # weights of the last softmax, tokens along the last axis; None: read from the program
-    )
+    attention: Array | None = None  # weights of the last softmax, tokens last; None: read from the program
     hidden: Array | None = None  # (n, m) what the output layer sees, where a model says so
 
 
@@ -141,9 +145,8 @@ class Objective:
         """The gradient by the parameters, and the evaluation it came from."""
         forward, back, attention = scaled_vjp(lambda p: self.model.forward(self.weights(p, problem), problem), params)
         mantissa, log_scale = back(*self.loss.slope(forward.outputs, problem.y))
-        metric = None if problem.held is None else problem.held.metric
-        if metric is not None:
-            mantissa = {name: metric[name] * m for name, m in mantissa.items()}
+        if problem.held is not None:
+            mantissa = problem.held.slopes(mantissa)
         return normalized(mantissa, log_scale), _with_attention(forward, attention)
 
     def value(self, problem: Problem, forward: Forward) -> Array:

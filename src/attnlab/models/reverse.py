@@ -141,7 +141,7 @@ def _give(
     for variable, cotangent in zip(variables, cotangents, strict=True):
         if cotangent is not None and run.moves(variable):
             before = gathered.get(variable)
-            gathered[variable] = cotangent if before is None else _sum([before, cotangent])
+            gathered[variable] = cotangent if before is None else _sum(before, cotangent)
 
 
 def _take(equation: JaxprEqn, jaxpr: Jaxpr, run: _Run) -> None:
@@ -241,10 +241,11 @@ def _of_one_scale(cotangents: Sequence[Cotangent | None]) -> tuple[list[Array | 
     return [None if one is None else one.mantissa * jnp.exp(one.log_scale - top) for one in units], top
 
 
-def _sum(cotangents: list[Cotangent]) -> Cotangent:
-    units = [_unit(one) for one in cotangents]
-    top = _common(units)
-    return Cotangent(sum(one.mantissa * jnp.exp(one.log_scale - top) for one in units), top)  # type: ignore[arg-type]
+def _sum(one: Cotangent, other: Cotangent) -> Cotangent:
+    one, other = _unit(one), _unit(other)
+    top = _common([one, other])
+    mantissa = one.mantissa * jnp.exp(one.log_scale - top) + other.mantissa * jnp.exp(other.log_scale - top)
+    return Cotangent(mantissa, top)
 
 
 def _unit(one: Cotangent) -> Cotangent:

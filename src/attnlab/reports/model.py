@@ -14,9 +14,9 @@ from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Attention
 from attnlab.models.losses import LossLike, as_loss
-from attnlab.models.model import HeadTokens, Model
+from attnlab.models.model import Data, HeadTokens, Model
 from attnlab.models.precision import in_float64
-from attnlab.models.scaled import total_log_norm
+from attnlab.models.scaled import GivenWeights, total_log_norm
 from attnlab.reports.report import Fact, Report, Section
 from attnlab.svm import MarginSolution, solve_margin
 from attnlab.theory.tangent import ntk_eigenvalues
@@ -27,6 +27,7 @@ SATURATED = 0.99
 MOST_GRADIENTS = 50_000_000
 # So many heads are compared with their max-margin solutions.
 MOST_HEADS = 8
+LARGEST_LOG = float(np.log(np.finfo(np.float64).max))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class ModelReport(Report):
     Attributes:
         model: the model.
         data: what the data print as.
-        loss, log_loss: the objective, and its logarithm.
+        loss, log_loss: the objective, infinite where it is beyond floats, and its logarithm.
         loss_name: which objective.
         outputs: of every example.
         error: share of labels +-1, or of classes, that are not fitted; None for other labels.
@@ -114,7 +115,8 @@ class ModelReport(Report):
     @property
     def verdict(self) -> str:
         """Does it fit, and where does it look?"""
-        loss = f"{self.loss:.4g}" if self.loss > 0 or not np.isfinite(self.log_loss) else f"e^{self.log_loss:.1f}"
+        beyond = self.loss in (0.0, np.inf) and np.isfinite(self.log_loss)
+        loss = f"e^{self.log_loss:.1f}" if beyond else f"{self.loss:.4g}"
         fits = f"The {self.loss_name} loss is {loss}"
         if self.error is not None:
             fits += "; every label is fitted" if self.error == 0 else f"; {self.error:.1%} of the labels are not fitted"
@@ -150,7 +152,7 @@ class ModelReport(Report):
 
 
 @in_float64
-def report(data: Any, model: Model | None, weights: Any, *, loss: LossLike | None = None) -> ModelReport:
+def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: LossLike | None = None) -> ModelReport:
     """What a model has learned on a data set: fit, attention, and what theory says of its heads.
 
     Args:
@@ -184,7 +186,7 @@ def report(data: Any, model: Model | None, weights: Any, *, loss: LossLike | Non
     return ModelReport(
         model=explained,
         data=repr(accepted),
-        loss=float(explained.loss(accepted, weights, loss=chosen)),
+        loss=np.inf if log_loss > LARGEST_LOG else float(explained.loss(accepted, weights, loss=chosen)),
         log_loss=log_loss,
         loss_name=chosen.name,
         outputs=outputs,

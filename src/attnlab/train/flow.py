@@ -101,8 +101,7 @@ def flow(
     """
     began = clock.perf_counter()
     followed = the_model(model, options)
-    if getattr(followed, "train_head", False):
-        raise InputError(message("`train_head` is not for `flow`, which follows attention at a fixed head."))
+    smooth = followed.for_flow()
     data = followed.accepts(tokens, "tokens")
     end = positive("time", time)
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
@@ -114,7 +113,7 @@ def flow(
     usual = followed.usual_loss if loss is None else loss
     job = make_job(
         data,
-        followed.for_flow(),
+        smooth,
         as_loss(usual),
         init=init,
         init_scale=init_scale,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.checks import enough_memory, one_of, shown, whole
 from attnlab.data.directions import misalignment
-from attnlab.data.tokens import Array
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.attention import Attention
 from attnlab.models.heads import HeadLike, as_head
@@ -120,7 +120,10 @@ def regularization_path(
     blank = _blank(searched, data, seed)
     prepared = searched.prepare(data, as_loss(searched.usual_loss if loss is None else loss), blank, isotropic=True)
     prepared.check_loss()
-    axis = check_toward(toward, tokens) if model is None else weights_toward(toward, searched, data)  # type: ignore[arg-type]
+    if model is None:
+        axis = check_toward(cast(ArrayLike | None, toward), cast(Tokens, data))
+    else:
+        axis = weights_toward(toward, searched, data)
     unit_radius = np.ones(data.trials or 1) if axis is None else sizes(axis, norm)
     check_lengths(multiples, unit_radius)
     lead = 0 if data.trials is None else 1
@@ -134,7 +137,7 @@ def regularization_path(
     if selected is not None:
         if model is not None:
             raise InputError(message("`selected` is for one attention layer, not for a `model`."))
-        problem, around = cone_of(tokens, problem, as_head(head or "linear"), selected, cone, axis)  # type: ignore[arg-type]
+        problem, around = cone_of(cast(Tokens, data), problem, as_head(head or "linear"), selected, cone, axis)
     elif cone is not None:
         raise InputError(message("`cone` is given without `selected`, the tokens that it belongs to."))
     walk = _Walk(

@@ -238,15 +238,15 @@ def _underflow_remark(run: Trajectory) -> str | None:
 
 def _loss_remark(run: Trajectory) -> str | None:
     """Of a loss given as a function, whose slope may underflow: named losses know theirs in the log domain."""
-    logs = run.metrics.get("log_gradient_norm")
-    if isinstance(run.config.get("loss"), str) or logs is None or not logs.shape[-1]:
+    logs, loss = run.metrics.get("log_gradient_norm"), run.config.get("loss")
+    if not isinstance(loss, Mapping) or "function" not in loss or logs is None or not logs.shape[-1]:
         return None
     zero = np.isneginf(logs[..., -1])
     if not zero.any():
         return None
     return (
-        f"{_share(zero, run)}the gradient is exactly zero at the last record; the slope of a loss given as a function "
-        "underflows where the loss does, and nothing moves from there on."
+        f"{_share(zero, run)}the gradient is exactly zero at the last record, and nothing moves from there on; where a "
+        "loss given as a function underflows, so does its slope."
     )
 
 

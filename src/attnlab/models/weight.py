@@ -1,0 +1,69 @@
+"""Weights of a model: their shapes, and the laws of their start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from attnlab.checks import number, shown, whole
+from attnlab.errors import InputError, message
+
+Weights: TypeAlias = dict[str, np.ndarray]
+Law = Literal["lecun", "he", "ntk", "gaussian", "uniform", "zeros"]
+LAWS: tuple[Law, ...] = ("lecun", "he", "ntk", "gaussian", "uniform", "zeros")
+COPIES = 6  # of the weights that a run holds: start, weights, gradient, update, state of the rule
+MOST_SCALE = 1e90  # of random weights, whose squares are summed
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One array of weights: its shape, the law of its start, and whether it is trained. Made by `al.weights`."""
+
+    shape: tuple[int, ...]
+    law: Law = "lecun"
+    scale: float = 1.0
+    trained: bool = True
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Random entries by the law, times the scale."""
+        columns = self.shape[-1] if self.shape else 1
+        if self.law == "zeros":
+            return np.zeros(self.shape)
+        if self.law == "uniform":
+            return self.scale * rng.uniform(-1.0, 1.0, self.shape) / np.sqrt(columns)
+        variance = {"lecun": 1.0 / columns, "he": 2.0 / columns}.get(self.law, 1.0)
+        return self.scale * np.sqrt(variance) * rng.standard_normal(self.shape)
+
+
+def weights(shape: tuple[int, ...], law: Law = "lecun", *, scale: float = 1.0, trained: bool = True) -> Weight:
+    """One array of weights of a model.
+
+    Args:
+        shape: of the array.
+        law: of its entries at the start: "lecun" and "he" are Gaussian with variance 1 and 2 over the number of
+            columns, "gaussian" and "ntk" with variance 1; "uniform" lies between -1 and 1 over the root of the number
+            of columns; "zeros".
+        scale: what they are multiplied by.
+        trained: False keeps them as they are drawn.
+
+    >>> weights((3, 4), "he").draw(np.random.default_rng(0)).shape
+    (3, 4)
+    """
+    sizes = (shape,) if np.ndim(shape) == 0 else tuple(shape)
+    if law not in LAWS:
+        raise InputError(message(f"`law` is {shown(law)}; wanted one of {', '.join(LAWS)}."))
+    return Weight(
+        shape=tuple(whole("shape", size) for size in sizes),
+        law=law,
+        scale=number("scale", scale, most=MOST_SCALE),
+        trained=bool(trained),
+    )
+
+
+def stacked(drawn: list[Weights], trials: int | None) -> Weights:
+    """Weights of all trials, with a trial axis if there are trials."""
+    if trials is None:
+        return drawn[0]
+    return {name: np.stack([one[name] for one in drawn]) for name in drawn[0]}
