@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,16 @@ from attnlab.errors import AttnlabError, InputError, message
 from attnlab.models.hashable import check_hashable
 from attnlab.models.heads import Concave, Head, Linear, Mlp, ReluSum
 from attnlab.models.losses import LOSSES, Loss
-from attnlab.models.problem import Forward, Problem
+from attnlab.models.problem import Problem
 from attnlab.models.scaled import Params, Tree
+
+if TYPE_CHECKING:
+    from attnlab.models.model import Model
 
 UserMetric: TypeAlias = Callable[[Any], ArrayLike]  # of what `view` of the model gives
 UserMetrics: TypeAlias = Mapping[str, UserMetric]
 UserFunctions: TypeAlias = tuple[tuple[str, UserMetric], ...]
+ArrayTypes: TypeAlias = tuple[jax.ShapeDtypeStruct, ...]
 
 # What JAX raises where a function wants numbers while it is being compiled.
 _TRACED = (
@@ -101,50 +106,50 @@ def check_constants(constants: Mapping[str, np.ndarray], trials: int | None) -> 
     return dict(constants) or None
 
 
-def check_output(
-    forward: Callable[[Params, Problem], Forward], weights: Params, problem: Problem, *, with_trials: bool
-) -> int | None:
+def check_output(model: Model, weights: Params, problem: Problem, *, with_trials: bool) -> int | None:
     """Refuse a model whose `output` cannot be compiled, or ignores a mask; the number of its classes, if any.
 
     Args:
-        forward: all examples of one trial -> their outputs.
+        model: what computes the outputs of all examples of one trial.
         weights, problem: of one trial, or of several.
         with_trials: have they an axis of trials?
     """
     if problem.mask is not None and np.all(problem.mask):  # hides nothing
         problem = problem._replace(mask=None)
-    if with_trials:
-        weights, problem = jax.tree.map(lambda array: array[0], (weights, problem))
-
-    def outputs_of(weights: Params, problem: Problem) -> Array:
-        return jnp.asarray(forward(weights, problem).outputs)
-
+    lead = 1 if with_trials else 0
+    arrays, tree = jax.tree.flatten((weights, problem))
+    types = tuple(jax.ShapeDtypeStruct(np.shape(array)[lead:], jnp.result_type(array)) for array in arrays)
     with told_as("model", "weights and one example"):
-        outputs = jax.eval_shape(outputs_of, weights, problem)
-    if problem.mask is not None and not _reads_mask(outputs_of, weights, problem):
+        outputs, reads_mask = _traced(model, tree, types)
+    if not reads_mask:
         hidden = "The data hide tokens by a mask that `output` of `model` does not read."
         raise InputError(message(hidden, "softmax(jnp.where(example.mask, logits, -jnp.inf))"))
-    labels = problem.y
-    if outputs.shape == labels.shape and outputs.dtype == jnp.float64:
+    labels = np.shape(problem.y)[lead:]
+    if outputs.shape == labels and outputs.dtype == jnp.float64:
         return None
-    if labels.ndim == 1 and outputs.ndim == 2 and outputs.dtype == jnp.float64:
+    if len(labels) == 1 and outputs.ndim == 2 and outputs.dtype == jnp.float64:
         return outputs.shape[1]
     wanted = "a number of type float64, or one for each class"
-    if labels.ndim == 2:
-        wanted = f"{labels.shape[1]} numbers of type float64, one for each query"
+    if len(labels) == 2:
+        wanted = f"{labels[1]} numbers of type float64, one for each query"
     given = f"`model` puts out shape {outputs.shape[1:]} of type {outputs.dtype} for one example"
     raise InputError(message(f"{given}; wanted {wanted}.", "return what jax.numpy gives"))
 
 
-def _reads_mask(outputs_of: Callable[[Params, Problem], Array], weights: Params, problem: Problem) -> bool:
-    """Does the mask enter the computation of the outputs at all?"""
+@lru_cache(maxsize=256)  # tracing takes milliseconds, of many a call most of the time
+def _traced(model: Model, tree: Hashable, types: ArrayTypes) -> tuple[jax.ShapeDtypeStruct, bool]:
+    """Of the outputs for weights and a problem of these shapes: their type, and whether the mask, if any, is read."""
 
-    def of_mask(mask: Array) -> Array:
-        return outputs_of(weights, problem._replace(mask=mask))
+    def outputs_of(mask: Array | None, weights: Params, problem: Problem) -> Array:
+        return jnp.asarray(model.forward(weights, problem._replace(mask=mask)).outputs)
 
-    program = jax.make_jaxpr(of_mask)(problem.mask).jaxpr
-    (mask,) = program.invars
-    return any(mask is variable for equation in program.eqns for variable in equation.invars)
+    weights, problem = jax.tree.unflatten(tree, types)
+    program, outputs = jax.make_jaxpr(outputs_of, return_shape=True)(problem.mask, weights, problem)
+    if problem.mask is None:
+        return outputs, True
+    mask = program.jaxpr.invars[0]
+    reads_mask = any(mask is read for equation in program.eqns for read in equation.invars)
+    return outputs, reads_mask
 
 
 def check_metrics(metrics: UserMetrics | None) -> UserFunctions:

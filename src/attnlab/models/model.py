@@ -228,7 +228,7 @@ class Model(Evaluated, Generic[D]):
         frozen = tuple(name for name, weight in self.checked_shapes(data).items() if not weight.trained)
         objective = Objective(self.compiled_as(), loss, frozen)
         with_trials = data.trials is not None
-        classes = check_output(objective.model.forward, start, problem, with_trials=with_trials)
+        classes = check_output(objective.model, start, problem, with_trials=with_trials)
 
         def check_labels() -> None:
             loss.check_labels(np.asarray(data.y), classes)

@@ -249,8 +249,8 @@ class MultiHead(Model[Tokens]):
 
     def attend(self, W: Value, x: Array) -> Array:
         """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""
-        keys = jnp.einsum("nsd,ged->gnse", x, W)  # W x_s
-        return softmax(jnp.einsum("nte,gnse->gnts", x, keys))
+        keys = jnp.einsum("nsd,ged->nsge", x, W)  # W x_s
+        return softmax(jnp.einsum("nte,nsge->gnts", x, keys))
 
     def decoded(self, U: Value, attention: Array, x: Array) -> Array:
         """<U, A x> of every group and sequence, (G, n)."""

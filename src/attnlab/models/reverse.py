@@ -185,26 +185,28 @@ def _attends(jaxpr: Jaxpr) -> bool:
 
 
 def _through_softmax(logits: Array, axis: int, run: _Run) -> tuple[list[Array], PullBack]:
-    logits = jnp.moveaxis(logits, axis, -1)
-    attention, visible = weights(logits), ~jnp.isneginf(logits)
-    run.attention.append(attention.probs)
+    # Tokens go first: rows of a few tokens are many loops of a few turns for XLA, a few tokens of many rows are not.
+    logits = jnp.moveaxis(logits, axis, 0)
+    attention, visible = weights(logits, axis=0), ~jnp.isneginf(logits)
+    run.attention.append(jnp.moveaxis(attention.probs, 0, -1))
 
     def back(cotangents: Sequence[Cotangent | None]) -> list[Cotangent]:
         (cotangent,) = cotangents
         assert cotangent is not None
-        by_weights = jnp.moveaxis(cotangent.mantissa, axis, -1)
+        by_weights = jnp.moveaxis(cotangent.mantissa, axis, 0)
         # Rows may differ in size by any factor: what is rounding error of one may be all there is of another. And so
         # may tokens: those without weight say nothing of the rounding of the others.
         by_weights = jnp.where(visible, by_weights, 0.0)
-        size = jnp.max(jnp.abs(by_weights), axis=-1)
+        size = jnp.max(jnp.abs(by_weights), axis=0)
         size = jnp.where(size > 0, size, 1.0)
-        scaled = by_weights / size[..., None]
-        of_top = jnp.sum(jnp.where(attention.top, scaled, 0.0), axis=-1, keepdims=True)
+        scaled = by_weights / size
+        of_top = jnp.sum(jnp.where(attention.top, scaled, 0.0), axis=0)
         rounding = NOISE * (jnp.abs(scaled) + jnp.abs(of_top))
-        mantissa, log_scale = pull_back(attention, scaled, rounding, jnp.log(size), jnp.ones_like(size), visible)
-        return [Cotangent(jnp.moveaxis(mantissa, -1, axis), cotangent.log_scale + log_scale)]
+        to_logits = pull_back(attention, scaled, rounding, jnp.log(size), jnp.ones_like(size), visible, axis=0)
+        mantissa, log_scale = to_logits
+        return [Cotangent(jnp.moveaxis(mantissa, 0, axis), cotangent.log_scale + log_scale)]
 
-    return [jnp.moveaxis(attention.probs, -1, axis)], back
+    return [jnp.moveaxis(attention.probs, 0, axis)], back
 
 
 def _through_linear(

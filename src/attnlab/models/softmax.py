@@ -91,16 +91,23 @@ class Weights(NamedTuple):
     top: Array  # True at the first largest token
 
 
-def weights(logits: Array) -> Weights:
-    """`softmax(logits)` with its logarithm, which does not underflow."""
-    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+def weights(logits: Array, axis: int = -1) -> Weights:
+    """`softmax(logits)` along an axis with its logarithm, which does not underflow."""
+    shifted = logits - jnp.max(logits, axis=axis, keepdims=True)
     exponentials = jnp.exp(shifted)
-    total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    return Weights(exponentials / total, shifted - jnp.log(total), first_largest(logits))
+    total = jnp.sum(exponentials, axis=axis, keepdims=True)
+    return Weights(exponentials / total, shifted - jnp.log(total), first_largest(logits, axis))
 
 
 def pull_back(
-    w: Weights, cotangent: Array, rounding: Array, log_weight: Array, sign: Array, visible: Array | None = None
+    w: Weights,
+    cotangent: Array,
+    rounding: Array,
+    log_weight: Array,
+    sign: Array,
+    visible: Array | None = None,
+    *,
+    axis: int = -1,
 ) -> tuple[Array, Array]:
     """Pull a cotangent of the attention weights back to the logits, as mantissa and one common log-scale.
 
@@ -109,7 +116,7 @@ def pull_back(
     as `e^c`, so `h` has entries of order g however small the gradient is.
 
     Args:
-        w: attention weights, (..., T).
+        w: attention weights, (..., T), or with the tokens along another `axis`.
         cotangent: g, (..., T).
         rounding: differences of g up to this are zero, (...), or (..., T) for each token.
         log_weight, sign: log magnitude and sign of the weight of each query, (...).
@@ -118,19 +125,19 @@ def pull_back(
     Returns:
         (mantissa h (..., T), log-scale c (scalar)).
     """
-    g = cotangent - jnp.sum(jnp.where(w.top, cotangent, 0.0), axis=-1, keepdims=True)
-    differs = jnp.abs(g) > (rounding if rounding.ndim == g.ndim else rounding[..., None])
+    g = cotangent - jnp.sum(jnp.where(w.top, cotangent, 0.0), axis=axis, keepdims=True)
+    differs = jnp.abs(g) > (rounding if rounding.ndim == g.ndim else jnp.expand_dims(rounding, axis))
     differs = differs if visible is None else differs & visible
     # `peak` is the weight of the heaviest token that differs from the top one; everything in the row is of its order.
-    log_peak = jnp.max(jnp.where(differs, w.log_probs, -jnp.inf), axis=-1, keepdims=True)
+    log_peak = jnp.max(jnp.where(differs, w.log_probs, -jnp.inf), axis=axis, keepdims=True)
     peak_or_one = jnp.where(jnp.isneginf(log_peak), 0.0, log_peak)
     relative = jnp.where(differs, jnp.exp(w.log_probs - peak_or_one), 0.0)
-    mean = jnp.sum(relative * g, axis=-1, keepdims=True)  # sum_tau s_tau g_tau, in units of peak
+    mean = jnp.sum(relative * g, axis=axis, keepdims=True)  # sum_tau s_tau g_tau, in units of peak
     rise = g - jnp.exp(peak_or_one) * mean
     # A twin, as good as the top token, may hold half the weight; only the mean pulls it, which is of order peak.
     twin = jnp.where(differs | w.top, 0.0, w.probs)
-    log_row = log_peak + log_weight[..., None]
+    log_row = log_peak + jnp.expand_dims(log_weight, axis)
     scale = jnp.max(log_row)
     scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
-    off = sign[..., None] * jnp.exp(log_row - scale) * (relative * rise - twin * mean)
-    return jnp.where(w.top, -jnp.sum(off, axis=-1, keepdims=True), off), scale
+    off = jnp.expand_dims(sign, axis) * jnp.exp(log_row - scale) * (relative * rise - twin * mean)
+    return jnp.where(w.top, -jnp.sum(off, axis=axis, keepdims=True), off), scale

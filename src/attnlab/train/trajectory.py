@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -269,6 +270,11 @@ def _share(which: NDArray[np.bool_], run: Trajectory) -> str:
     return "" if run.trials is None else f"In {int(which.sum())} of {run.trials} trials "
 
 
+@cache  # of files on disk
+def _version(library: str) -> str:
+    return metadata.version(library)
+
+
 def library_versions() -> dict[str, str]:
     """Versions of attnlab and of the libraries that decide its numbers."""
-    return {name: metadata.version(name) for name in ("attnlab", "jax", "jaxlib", "numpy", "optax")}
+    return {name: _version(name) for name in ("attnlab", "jax", "jaxlib", "numpy", "optax")}
