@@ -141,3 +141,17 @@ def test_a_trial_whose_logits_overflow_is_named_in_the_remarks():
     tokens = al.Tokens(x=x, z=x[:, :, 0], y=np.ones((2, 1)), v=np.array([1.0, 0.0]))
     told = " ".join(al.descend(tokens, al.gd(0.1), steps=3).remarks)
     assert all(f"`{name}` is not finite" in told for name in ("loss", "attention"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_path_reaches_the_end_of_floats(seed):
+    """Queries of 2^-1020 ask for a W of 2^1020: the same path at radii up to 1.7e308, where a radius times a point
+    before its division by the length of the point would be infinite."""
+    tokens = al.data.sphere(n=2, T=3, d=3, seed=seed)
+    small = al.Tokens(x=tokens.x, z=np.ldexp(tokens.z, -1020), y=tokens.y, v=tokens.v)
+    radii = np.array([4.0, 15.0])
+    path = al.regularization_path(tokens, radii=radii, restarts=2)
+    far = al.regularization_path(small, radii=np.ldexp(radii, 1020), restarts=2)
+    assert far.radii[-1] > 1.6e308
+    np.testing.assert_allclose(np.ldexp(far.W, -1020), path.W, atol=1e-6)
+    assert [status.name for status in far.status] == [status.name for status in path.status]

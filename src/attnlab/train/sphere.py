@@ -160,7 +160,8 @@ def lowest(
             length = jnp.sqrt(end.point @ end.point)
             size = length * jnp.sqrt(end.scale @ end.scale)
             radial = end.scale @ end.point
-            return Lowest(radius * end.point / length, end.value, end.residual, radial, size, end.evaluations)
+            there = radius * (end.point / length)
+            return Lowest(there, end.value, end.residual, radial, size, end.evaluations)
         end = minimise(in_ball, start / radius, tolerance=tolerance, evaluations=evaluations)
         flat = jnp.zeros_like(radius)
         return Lowest(radius * end.point, end.value, end.residual, flat, end.residual, end.evaluations)
