@@ -186,3 +186,13 @@ def test_scaled_gradient_value():
     mantissa, log_scale = al.models.gradient(make_tokens(), np.eye(D))
     value = al.models.ScaledGradient(mantissa, log_scale).value()["W"]
     np.testing.assert_allclose(value, mantissa["W"] * np.exp(log_scale["W"]), rtol=1e-6)
+
+
+def test_products_beyond_floats_are_refused_also_where_tokens_are_almost_equal():
+    """W z is infinite; logits of tokens that differ in the last digit would be inf - inf."""
+    almost = np.nextafter(1.0, 2.0)
+    tokens = al.Tokens(x=[[[almost, almost], [almost, 1.0]]], z=[[0.0, 2.0]], y=[1.0], v=[1.0, 1.0])
+    with pytest.raises(al.InputError, match="not finite"):
+        al.models.attention(tokens, {"W": np.array([[1.0, 1.0], [1.7e308, 1.7e308]])})
+    attention = al.models.attention(tokens, {"W": np.array([[1.0, 1.0], [8e307, 8e307]])})
+    np.testing.assert_array_equal(attention, [[1.0, 0.0]])
