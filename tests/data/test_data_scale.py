@@ -156,3 +156,14 @@ def test_vectors_too_long_for_float64_have_no_coordinates():
     tokens = al.Tokens(x=np.full((1, 2, 4), 1.7e308), z=np.ones((1, 4)), y=[1])
     with pytest.raises(InputError, match=r"`tokens.x` has entries up to 1.7e\+308"):
         al.data.in_span(tokens)
+
+
+@pytest.mark.parametrize("e", [-1, 0, 1, 900])
+def test_rescaled_is_times_the_power(e):
+    np.testing.assert_array_equal(rescaled(np.array([3.0, -0.5]), e), np.array([3.0, -0.5]) * 2.0**e)
+
+
+def test_a_sum_of_zeros_has_exponent_zero():
+    mantissa, e = dot(np.array([[0.0, 5.0], [4.0, 1.0]]), np.array([[1e300, 0.0], [2.0, 0.0]]))
+    np.testing.assert_array_equal(e, [0, 5])  # 4 = 0.5 * 2^3, 2 = 0.5 * 2^2
+    np.testing.assert_array_equal(mantissa, [0.0, 0.25])
