@@ -88,7 +88,7 @@ def on_tokens(name: str, options: dict[str, Any], weight: float = 5.0, *, solved
 on_tokens("assumption_b1", {"head": head}, solved=True)
 on_tokens("assumption_b1_proxy", {"head": head, "threshold": number}, solved=True)
 on_tokens("assumption_b2", {"head": head, "tolerance": positive})
-on_tokens("assumption_d", {"head": head, "limit": lambda src: src.choose((30, 0, None, -1, 10**25))}, 0.7)
+on_tokens("assumption_d", {"head": head, "limit": lambda src: src.choose((30, 0, None, -1, 2000))}, 0.7)
 on_tokens("assumption_1", {"constants": lambda src: src.choose((None, 3, "a"))})
 on_tokens("assumption_2", {"tolerance": positive})
 on_tokens("rate_constants", {}, solved=True)
