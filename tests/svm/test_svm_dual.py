@@ -141,6 +141,12 @@ def test_refine_leaves_a_wrong_support_alone():
     np.testing.assert_array_equal(refine(gram, bound, given), given)
 
 
+def test_refine_leaves_no_support_and_a_dependent_one_alone():
+    np.testing.assert_array_equal(refine(np.eye(2), np.ones(2), np.zeros(2)), np.zeros(2))
+    gram, bound, given = np.ones((2, 2)), np.array([1.0, 1.0]), np.array([0.3, 0.7])
+    np.testing.assert_array_equal(refine(gram, bound, given), given)
+
+
 def test_data_that_defeat_the_active_set_are_solved_by_least_squares():
     """Repeated sequences make the tight rows dependent."""
     tokens, selected = cross(4)

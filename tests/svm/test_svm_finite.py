@@ -164,6 +164,28 @@ def test_wrong_attention_is_refused(attention, logarithmic, told):
         finite_part(tokens, attention, np.ones((4, 4), dtype=bool), logarithmic=logarithmic)
 
 
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_a_query_that_keeps_one_token_decides_nothing(size):
+    """Neither its tokens nor the query itself, of whatever size, move the rest."""
+    x = [[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], [[size, size], [1.0, 1.0], [0.0, -size]]]
+    tokens = Tokens(x=x, z=[[1.0, 1e-8], [size, 0.0]], y=[1, 1])
+    kept, logs = np.array([[True, True, True], [True, False, False]]), [[3.0, 1.0, 2.0], [0.0, 5.0, 7.0]]
+    found = finite_part(tokens, logs, kept, logarithmic=True)
+    alone = finite_part(Tokens(x=x[:1], z=[[1.0, 1e-8]], y=[1]), logs[:1], kept[:1], logarithmic=True)
+    np.testing.assert_array_equal(found.W, alone.W)
+    assert (found.residual, found.consistent) == (alone.residual, alone.consistent)
+
+
+def test_ratios_that_miss_by_more_than_any_number_are_an_error():
+    """Weights that share the attention of tokens of 1e-8 give those of 1e300 a lead of 1e308 and more."""
+    x = [[[1e300, 1e300], [-1e300, 1e300]], [[1e-8, 1e-8], [-1e-8, 1e-8]]]
+    tokens = Tokens(x=x, z=[[1.0, 1.0], [1.0, 1.0]], y=[1, 1])
+    kept = np.ones((2, 2), dtype=bool)
+    assert np.isfinite(finite_part(tokens, [[0.0, 0.0], [1.0, 0.0]], kept, logarithmic=True, throw=False).residual)
+    with pytest.raises(InputError, match="`tokens` are so small"):
+        finite_part(tokens, [[0.0, 0.0], [10.0, 0.0]], kept, logarithmic=True, throw=False)
+
+
 # --- the mixture -------------------------------------------------------------------------------------------------
 
 

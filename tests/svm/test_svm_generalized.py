@@ -181,3 +181,21 @@ def test_a_proof_beyond_float64_is_not_shown():
     if solution.status is MarginStatus.INFEASIBLE:
         assert solution.farkas is not None
         assert np.isfinite(solution.farkas).all()
+
+
+def test_weights_beyond_float64_are_undecided_not_an_error():
+    """Level with the first token, 1e-8 times 1.7e308 is to be worth as much as 1."""
+    far = 1.7e308
+    tokens = al.Tokens(
+        x=[
+            [[0.0] * 4] * 3,
+            [[-1e-8, 0.0, 0.0, -far], [0.0] * 4, [0.0] * 4],
+            [[0.0, 0.0, 0.0, 1e8], [0.0, 0.0, -1.0, 0.0], [-far, 0.0, 0.0, 0.0]],
+        ],
+        z=[[0.0] * 4, [-1e-8, 0.0, 0.0, -far], [0.0, 0.0, 0.0, 1e8]],
+        y=[1, 1, 1],
+    )
+    kept = [[True, True, True], [True, False, False], [True, True, False]]
+    solution = al.svm.solve_generalized(tokens, kept, throw=False)
+    assert solution.status is MarginStatus.UNDECIDED
+    assert np.isfinite(solution.farkas).all()

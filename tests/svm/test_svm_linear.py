@@ -379,3 +379,16 @@ def test_points_of_sizes_beyond_a_quotient_are_undecided_not_an_error():
     result = linear_margin(x, [-1.0, -1.0, 1.0], tolerance=1e-10)
     assert result.status is SeparationStatus.UNDECIDED
     assert result.lower == 0
+
+
+def test_a_margin_whose_weights_have_no_numbers_is_undecided():
+    """The margin is 6e-317 or more, the weights 1e316 or less."""
+    x = [[6e-17, 5.88e-317, 1e-8], [0.0, 3.05e-121, 0.0]]
+    result = linear_margin([x[0], *x], [1.0, 1.0, 1.0])
+    assert result.status is SeparationStatus.UNDECIDED
+    assert result.weights is None
+
+
+def test_a_bound_below_the_root_of_the_least_number_is_no_zero():
+    result = linear_margin([[1.0, 1e-310], [-1.0, 1e-310]], [1.0, 1.0])
+    assert result.upper == pytest.approx(1e-310, rel=1e-9, abs=0.0)

@@ -314,10 +314,10 @@ def test_a_batch_tells_how_many_are_what():
     rng = np.random.default_rng(4)
     x, z = rng.standard_normal((4, 2, 3, 3)), rng.standard_normal((4, 2, 3))
     x[1, 0, 1] = x[1, 0, 0]  # infeasible
-    x[2, :, :, 1] *= 1e-25  # separable, but not with a gap that certifies it
+    x[2, :, :, 1] *= 1e-160  # separable, but not with a gap that certifies it
     x[2, 0, :, [0, 2]], x[2, 1, :, [0, 2]] = 0.0, 0.0
     x[2, :, :, 0] = [[1.0, 0.0, 0.5], [-1.0, 0.0, -0.5]]
-    x[2, :, :, 1] = 1e-25 * np.array([[1.0, 0.0, 0.5], [1.0, 0.0, 0.5]])
+    x[2, :, :, 1] = 1e-160 * np.array([[1.0, 0.0, 0.5], [1.0, 0.0, 0.5]])
     z[2] = [1.0, 0.0, 0.0]
     found = al.solve_margins(Tokens(x=x, z=z, y=np.ones((4, 2))), np.zeros((4, 2), dtype=int))
     counts = {status.name: count for status, count in found.counts.items()}

@@ -10,6 +10,8 @@ import attnlab as al
 from attnlab.errors import InfeasibleSelection, InputError
 from attnlab.svm import MarginStatus
 from attnlab.theory import is_locally_optimal, locally_optimal_selections, support_indices
+from attnlab.theory.svm import selections
+from attnlab.theory.svm.geometry import solved_selections
 
 SHAPES = [
     (2, 3, 2, None, False), (3, 3, 4, None, False), (1, 4, 2, None, False), (2, 4, 1, None, False),
@@ -231,3 +233,77 @@ def test_what_counts_as_a_tie_is_a_matter_of_the_query_alone():
         assert got
         assert not got.ties.any()
         assert got.lead == pytest.approx(lead, rel=1e-6)
+
+
+# --- all selections ----------------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch):
+    """Every selection that is solved, in a list that grows."""
+    solved = []
+
+    def solve(tokens, chosen, **options):
+        solved.append(chosen)
+        return al.solve_margin(tokens, chosen, **options)
+
+    monkeypatch.setattr(selections, "solve_margin", solve)
+    return solved
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2, None, False), (3, 3, 2, 2, False), (4, 4, 2, None, True)], ids=str)
+@pytest.mark.parametrize("block", [1, 10, 10**6])
+def test_a_proof_serves_every_selection_that_agrees_with_it(shape, block, monkeypatch):
+    """Each comes with what solving it alone finds; proofs are judged as if they had been found for it."""
+    monkeypatch.setattr(selections, "BLOCK", block)
+    for seed in range(3):
+        tokens = oracle.draw(seed, *shape)
+        solved = counted(monkeypatch)
+        found = list(solved_selections(tokens, 1000))
+        assert [c.tolist() for c, _ in found] == [c.tolist() for c in oracle.every_selection(tokens)]
+        for chosen, solution in found:
+            alone = al.solve_margin(tokens, chosen, throw=False)
+            assert solution.status is alone.status
+            np.testing.assert_array_equal(solution.selected, chosen)
+            np.testing.assert_array_equal(solution.W, alone.W)
+            if not solution.feasible:
+                assert judged_proof(tokens, solution) <= 1e-10
+        infeasible = sum(not solution.feasible for _, solution in found)
+        assert len(solved) <= len(found)
+        assert block < 10**6 or len(solved) < len(found) or infeasible < 2
+
+
+def judged_proof(tokens, solution):
+    """|sum l (x_chosen - x_t) z^T| over sum l |x_chosen - x_t| |z|, by a loop."""
+    total, sizes = np.zeros((tokens.d, tokens.d)), 0.0
+    for index, i in oracle.queries(tokens):
+        for t in np.flatnonzero(solution.farkas[index]):
+            p = tokens.x[i, solution.selected[index]] - tokens.x[i, t]
+            total += solution.farkas[(*index, t)] * np.outer(p, tokens.z[index])
+            sizes += solution.farkas[(*index, t)] * np.linalg.norm(p) * np.linalg.norm(tokens.z[index])
+    assert (solution.farkas >= 0).all()
+    assert solution.farkas.sum() == pytest.approx(1.0)
+    return float(np.linalg.norm(total)) / sizes
+
+
+def test_many_queries_that_see_one_token_need_no_table():
+    """NumPy has no arrays of so many axes."""
+    T, many = 2, 70
+    mask = np.ones((many, T), dtype=bool)
+    mask[2:, 1] = False
+    rng = np.random.default_rng(0)
+    tokens = al.Tokens(
+        x=rng.standard_normal((many, T, 2)), z=rng.standard_normal((many, 2)), y=np.ones(many), v=[1.0, 0.0], mask=mask
+    )
+    assert locally_optimal_selections(tokens).total == 4
+
+
+def test_assumption_d_solves_few_of_many_selections_that_nothing_separates(monkeypatch):
+    """Queries that agree: hardly any of the 3^9 selections is feasible, and few proofs show it."""
+    rng = np.random.default_rng(5)
+    x, z = rng.standard_normal((3, 3, 2)), np.repeat(rng.standard_normal((3, 1, 2)), 3, axis=1)
+    tokens = al.Tokens(x=x, z=z, y=np.ones((3, 3)), v=rng.standard_normal(2))
+    solved = counted(monkeypatch)
+    check = al.theory.assumption_d(tokens)
+    assert check.evidence["total"] == 3**9
+    assert check.evidence["feasible"] >= 1
+    assert len(solved) <= 500

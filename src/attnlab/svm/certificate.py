@@ -52,6 +52,8 @@ def certify(
     reach = length * rows.norms  # no value is larger
     # Rounding, where long terms of sum l A cancel, and where values near 1 are differences of large numbers.
     rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / length
+    if not isfinite(rounding):  # the multipliers are no float64 numbers
+        return None
     farthest = float(_most(reach))
     lowered = 4 * EPS * farthest
     if not lowered < SAFE:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
 from attnlab.svm.certificate import EPS, infeasible
-from attnlab.svm.dual import non_negative
+from attnlab.svm.nonnegative import non_negative
 from attnlab.svm.proof import NONE, proving
 from attnlab.svm.rows import Rows
 from attnlab.svm.solution import MarginSolution, MarginStatus

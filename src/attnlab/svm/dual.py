@@ -13,15 +13,13 @@ Three ways, tried in this order:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
-from scipy.optimize import nnls
 
 from attnlab.data.tokens import Array
+from attnlab.svm.nonnegative import non_negative_gram
 
 ROUNDS = 40
 # With a gap above this it is worth asking whether there is a solution at all.
@@ -69,32 +67,23 @@ def least_distance(gram: Array, bound: Array) -> tuple[Array, float]:
     """Multipliers up to a factor, and the squared distance s of e from the cone of the rows.
 
     With G = F F^T and E = [F^T; b^T], the non-negative least-squares problem min |E u - e_last| has residual r with
-    s = -r_last: multipliers are u / s if s > 0; if s = 0 then sum_j u_j A_j = 0 and no W separates.
+    s = -r_last: multipliers are u / s if s > 0; if s = 0 then sum_j u_j A_j = 0 and no W separates. E^T E = G + b b^T
+    and E^T e_last = b are all that is needed of it.
     """
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > 1e-14 * max(values[-1], 1e-300)
-    factor = vectors[:, kept] * np.sqrt(values[kept])
-    stacked = np.vstack([factor.T, bound])
-    target = np.zeros(len(stacked))
-    target[-1] = 1.0
-    u = non_negative(stacked, target)
+    u = non_negative_gram(gram + bound[:, None] * bound, bound)
     return (np.zeros(len(bound)), 0.0) if u is None else (u, float(1.0 - bound @ u))
-
-
-def non_negative(matrix: Array, target: Array) -> Array | None:
-    """u >= 0 of least |matrix u - target|; None where the search for it does not end."""
-    try:
-        found: Any = nnls(matrix, target, maxiter=50 * matrix.shape[1] + 1000)
-    except (RuntimeError, ValueError):  # it cycles, or was given what is not finite
-        return None
-    return found[0] if np.isfinite(found[0]).all() else None
 
 
 def refine(gram: Array, bound: Array, multipliers: Array) -> Array:
     """The same support, its linear system solved again: removes the rounding of a non-negative least-squares run."""
     index = np.flatnonzero(multipliers > 0)
-    solved: Any = scipy.linalg.lstsq(gram[np.ix_(index, index)], bound[index], cond=1e-13, check_finite=False)
-    inside = solved[0]
+    if not index.size:
+        return multipliers
+    system, b = gram[np.ix_(index, index)], bound[index]
+    factor, inside, failed = dposv(system, b, lower=1)
+    if failed:
+        return multipliers
+    inside = inside + dpotrs(factor, b - system @ inside, lower=1)[0]
     if not (inside > 0).all():
         return multipliers
     better = np.zeros_like(multipliers)

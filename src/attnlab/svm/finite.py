@@ -82,18 +82,23 @@ def finite_part(
     level, logs = level.reshape(-1, T), logs.reshape(-1, T)
     queries = tokens.z.reshape(-1, d)
     sequence = np.repeat(np.arange(tokens.n), len(queries) // tokens.n)
-    # Deviations from the mean of the kept tokens treat all pairs alike: no anchor.
-    count = level.sum(-1)
-    shared = level & (count > 1)[:, None]
-    query, token = np.nonzero(shared)
+    # A query that keeps one token asks nothing; its tokens, of whatever size, are to decide nothing.
+    sharing = level.sum(-1) > 1
+    if not sharing.any():
+        return FinitePart(W=np.zeros((d, d)), residual=0.0, consistent=True)
+    level, logs, queries, sequence = level[sharing], logs[sharing], queries[sharing], sequence[sharing]
+    query, token = np.nonzero(level)
     x = np.where(level[:, :, None], tokens.x[sequence], 0.0)
     x, queries, powers, power = _at_common_scale(x, queries)
+    # Deviations from the mean of the kept tokens treat all pairs alike: no anchor.
+    count = level.sum(-1)
     p = (x - (x.sum(1) / count[:, None])[:, None])[query, token]
     target = (logs - (logs.sum(-1) / count)[:, None])[query, token]
     with np.errstate(all="ignore"):
-        W = _least_solution(p, queries, query, target, powers[query]) if query.size else np.zeros((d, d))
+        W = _least_solution(p, queries, query, target, powers[query])
         values = np.ldexp(np.einsum("jd,jd->j", p, (queries @ W.T)[query]), powers[query])
-        largest = largest_exponent(np.abs(W), -power) if np.isfinite(W).all() else MOST + 1
+        residual = _spread(values - target, query, len(queries))
+        largest = largest_exponent(np.abs(W), -power) if np.isfinite(residual) else MOST + 1
         W = np.ldexp(W, -power)
     if largest is not None and not LEAST <= largest <= MOST:
         told = "small that the weights with this attention overflow"
@@ -105,7 +110,6 @@ def finite_part(
                 "scale the tokens by a and the queries by b; W then scales by 1 / (a b)",
             )
         )
-    residual = _spread(values - target, query, len(queries))
     consistent = residual <= FITS * max(1.0, _spread(target, query, len(queries)))
     if throw and not consistent:
         raise InputError(
@@ -214,13 +218,11 @@ def _least_squares_by_products(left: Array, right: Array, target: Array) -> Arra
 
 
 def _spread(errors: Array, query: NDArray[np.intp], queries: int) -> float:
-    """The largest difference of two entries of one query."""
-    if not errors.size:
-        return 0.0
+    """The largest difference of two entries of one query; every query has some."""
     high, low = np.full(queries, -np.inf), np.full(queries, np.inf)
     np.maximum.at(high, query, errors)
     np.minimum.at(low, query, errors)
-    return float((high - low)[np.isfinite(high)].max())
+    return float((high - low).max())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -61,18 +61,24 @@ def solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: fl
         if solution is not None and solution.gap <= tolerance:
             return solution
     gram = unit.gram()
-    found = active_set(gram, bound)
+    found = active_set(gram, bound) if len(rows) <= d * d else None  # more rows depend on each other
     solution = better(solution, finished(found) if found is not None else None)
     if solution is not None and solution.gap <= tolerance:
         return solution
     weights, distance = least_distance(gram, bound)
     if distance > 0:
-        for candidate in (weights / distance, refine(gram, bound, weights / distance)):
-            solution = better(solution, finished(candidate))
+        solution = better(solution, finished(refine(gram, bound, weights / distance)))
+        if not _settled(solution, tolerance):
+            solution = better(solution, finished(weights / distance))
     solution = _sharpened(rows, weights > 0, solution, selected, d, tolerance)
     if solution is not None and solution.gap < FAR:
         return solution
     return without_solution(rows, weights / rows.norms, selected, d, solution)
+
+
+def _settled(solution: MarginSolution | None, tolerance: float) -> bool:
+    """Is the gap small enough, and does it tell the support?"""
+    return solution is not None and solution.gap <= tolerance and solution.support is not None
 
 
 def _sharpened(
@@ -90,7 +96,7 @@ def _sharpened(
     rows, and the multipliers are R^-1 Q^T W.
     """
     index = np.flatnonzero(tight)
-    if (solution is not None and solution.gap <= tolerance) or not 0 < index.size <= d * d <= SHARP / index.size:
+    if _settled(solution, tolerance) or not 0 < index.size <= d * d <= SHARP / index.size:
         return solution
     part = rows.part(index)
     unit = part.unit()

@@ -103,7 +103,10 @@ def _solve_ordinary(
     if norm.corners is not None:
         W, multipliers = solve_by_corners(rows, norm, start, tolerance)
     else:
-        W, multipliers = _Problem(rows, norm, start).solve(tolerance, steps)
+        problem = _Problem(rows, norm, start)
+        if not problem.started:
+            return merely_feasible(rows, start, norm.name, norm.value)
+        W, multipliers = problem.solve(tolerance, steps)
     return _certified(rows, norm, W, multipliers, start, tolerance)
 
 
@@ -126,6 +129,11 @@ class _Problem:
         self.bound = 1.0 / (self.norms[self.above] * self.scale)
         self.W = self.U.T @ (start.W / self.scale) @ self.V
         self.tight = np.asarray(start.multipliers).reshape(-1)[rows.where[self.above]] > 0
+
+    @property
+    def started(self) -> bool:
+        """Do the coordinates hold the start, of length 1? One that the rows hardly see is lost to rounding."""
+        return float(np.linalg.norm(self.W)) > 0.5
 
     def solve(self, tolerance: float, steps: int) -> tuple[Array, Array]:
         """W up to a factor, and multipliers of all rows up to a factor."""

@@ -19,15 +19,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.lapack import dpstrf  # pyright: ignore[reportAttributeAccessIssue]
+from scipy.linalg.lapack import dgeqrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
 
 from attnlab.checks import finite_array
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.svm.certificate import EPS, UNSURE
-from attnlab.svm.dual import active_set, non_negative
+from attnlab.svm.certificate import UNSURE
+from attnlab.svm.dual import active_set
+from attnlab.svm.nonnegative import non_negative
+from attnlab.svm.points import FeaturePoints, KernelPoints, SignedPoints
 from attnlab.svm.proof import proving_vectors, unit_exponents
 from attnlab.svm.rows import ORDINARY, check_tolerance
 from attnlab.svm.separation import (
@@ -39,9 +40,6 @@ from attnlab.svm.separation import (
 
 # Up to WHOLE points the working set is all of them; up to DENSE all of them are tried once, if they may be independent.
 WHOLE, DENSE, JOIN, ROUNDS = 1000, 4000, 400, 200
-# Weights prove that nothing separates if what they combine cancels to this, relative to its size. A Gram matrix knows
-# squares of lengths to 1e-16, lengths therefore to 1e-8.
-CANCELS_FEATURES, CANCELS_KERNEL = 1e-11, 1e-7
 
 
 def linear_margin(features: ArrayLike, labels: ArrayLike, *, tolerance: float = 1e-10) -> HardMargin:
@@ -79,14 +77,16 @@ def least_classifier(x: Array, y: Array, tolerance: float) -> HardMargin:
         common = Lengths.of(exponents, sizes > 0)
         small = np.ldexp(units, common.kept[:, None])
         points, scale = _features(small, y)
-        return common.restored(_attempt(points, scale, tolerance), _Features(y[:, None] * small), "features", tolerance)
+        return common.restored(
+            _attempt(points, scale, tolerance), FeaturePoints(y[:, None] * small), "features", tolerance
+        )
     return _attempt(*_features(x, y), tolerance)
 
 
-def _features(x: Array, y: Array) -> tuple[_Features, float]:
+def _features(x: Array, y: Array) -> tuple[FeaturePoints, float]:
     """The signed points in units of their largest entry, and that."""
     scale = float(np.abs(x).max())
-    return _Features(y[:, None] * (x / scale)), scale
+    return FeaturePoints(y[:, None] * (x / scale)), scale
 
 
 def _is_ordinary(sizes: Array) -> bool:
@@ -107,7 +107,7 @@ def _checked(found: HardMargin, signed: Array) -> HardMargin:
     return replace(found, farkas=proof)
 
 
-def _attempt(points: _Features | _Kernel, scale: float, tolerance: float) -> HardMargin:
+def _attempt(points: SignedPoints, scale: float, tolerance: float) -> HardMargin:
     """Bracket the margin; undecided where linear algebra fails."""
     try:
         return _solve(points, scale, tolerance)
@@ -159,99 +159,19 @@ def _least_in_feature_space(K: Array, y: Array, tolerance: float) -> HardMargin:
             raise InputError(_no_gram())
         _check_kernel(small / float(np.abs(small).max()))
         points, scale = _kernel(small, y)
-        whole = _Kernel(points.signed * float(np.abs(small).max()))
+        whole = KernelPoints(points.signed * float(np.abs(small).max()))
         return common.restored(_attempt(points, scale, tolerance), whole, "gram", tolerance)
     return _attempt(*_kernel(K, y), tolerance)
 
 
-def _kernel(K: Array, y: Array) -> tuple[_Kernel, float]:
+def _kernel(K: Array, y: Array) -> tuple[KernelPoints, float]:
     """The signed Gram matrix in units of its largest entry, and the root of that."""
     largest = float(np.abs(K).max())
     K = K / largest
-    return _Kernel((0.5 * (K + K.T)) * np.outer(y, y)), float(np.sqrt(largest))
+    return KernelPoints((0.5 * (K + K.T)) * np.outer(y, y)), float(np.sqrt(largest))
 
 
-class _Features:
-    """Signed points y_i x_i, and the same at unit length."""
-
-    cancels = CANCELS_FEATURES
-    # Below this gap of theirs active sets have the last word; for features, least squares may still do better.
-    settles = 1e-12
-
-    def __init__(self, signed: Array) -> None:
-        self.signed = signed
-        self.lengths = np.linalg.norm(signed, axis=1)
-        self.unit = signed / np.where(self.lengths > 0, self.lengths, 1.0)[:, None]
-        self.may_be_independent = signed.shape[0] <= signed.shape[1]
-
-    def gram(self, index: NDArray[np.intp]) -> Array:
-        part = self.unit[index]
-        return part @ part.T
-
-    def factor(self, index: NDArray[np.intp]) -> Array:
-        """F with gram = F F^T: the points, in coordinates of their span where that is smaller."""
-        part = self.unit[index]
-        return part if part.shape[1] <= len(index) else np.linalg.qr(part.T)[1].T
-
-    def values(self, weights: Array) -> Array:
-        """y_i u.x_i / |x_i| of u = sum weights y x / |x|."""
-        return self.unit @ (weights @ self.unit)
-
-    def measured(self, multipliers: Array) -> tuple[Array, float, Array | None]:
-        """y_i u.x_i, |u|, and u, of u = sum a y x."""
-        u = multipliers @ self.signed
-        return self.signed @ u, float(np.linalg.norm(u)), u
-
-    def sharper(self, multipliers: Array) -> tuple[Array, float, Array | None]:
-        """The same of the u that meets the equations of the support: it does not lose what cancels in the sum."""
-        index = np.flatnonzero(multipliers > 0)
-        u: Array = scipy.linalg.lstsq(self.signed[index], np.ones(len(index)))[0]  # pyright: ignore
-        return self.signed @ u, float(np.linalg.norm(u)), u
-
-    def seen(self, multipliers: Array, u: Array | None) -> tuple[Array, float, Array]:
-        """y_i u.x_i, |u|, and how far rounding may have moved the former."""
-        assert u is not None
-        return self.signed @ u, float(np.linalg.norm(u)), 4 * EPS * (np.abs(self.signed) @ np.abs(u))
-
-
-class _Kernel:
-    """The signed Gram matrix, and the same with unit diagonal."""
-
-    cancels = CANCELS_KERNEL
-    settles = 1e-3  # least squares on a factor of a Gram matrix knows no more than the matrix does
-    may_be_independent = True
-
-    def __init__(self, signed: Array) -> None:
-        self.signed = signed
-        self.lengths = np.sqrt(np.maximum(signed.diagonal(), 0.0))
-        safe = np.where(self.lengths > 0, self.lengths, 1.0)
-        self.unit = signed / safe[:, None] / safe
-
-    def gram(self, index: NDArray[np.intp]) -> Array:
-        return self.unit[np.ix_(index, index)]
-
-    def factor(self, index: NDArray[np.intp]) -> Array:
-        triangle, pivots, rank, _ = dpstrf(self.gram(index), tol=-1.0, lower=1)  # Cholesky's, largest pivots first
-        F = np.empty((len(index), rank))
-        F[pivots - 1] = np.tril(triangle)[:, :rank]
-        return F
-
-    def values(self, weights: Array) -> Array:
-        return self.unit @ weights
-
-    def measured(self, multipliers: Array) -> tuple[Array, float, Array | None]:
-        values = self.signed @ multipliers
-        return values, float(np.sqrt(max(multipliers @ values, 0.0))), None
-
-    def sharper(self, multipliers: Array) -> tuple[Array, float, Array | None]:
-        return self.measured(multipliers)
-
-    def seen(self, multipliers: Array, u: Array | None) -> tuple[Array, float, Array]:
-        values, length, _ = self.measured(multipliers)
-        return values, length, 4 * EPS * (np.abs(self.signed) @ np.abs(multipliers))
-
-
-def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardMargin:
+def _solve(points: SignedPoints, scale: float, tolerance: float) -> HardMargin:
     """Bracket the margin of points that are given in units of `scale`."""
     zero = points.lengths == 0
     if zero.any():  # y u.0 >= 1
@@ -271,7 +191,10 @@ def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardM
     least = float(values.min())
     lowest = float((values - points.seen(multipliers, u)[2]).min())
     lower = least / length if length > 0 else 0.0
-    if proved or not (lowest > 0 and combined > 0 and lower > 0):
+    with np.errstate(all="ignore"):
+        weights = None if u is None else u / least / scale
+    told = weights is None or np.isfinite(weights).all()
+    if proved or not (lowest > 0 and combined > 0 and lower > 0 and told):
         cancelled = proved and combined <= points.cancels * sizes
         status = SeparationStatus.NOT_SEPARABLE if cancelled else SeparationStatus.UNDECIDED
         return not_separable(multipliers / multipliers.sum(), upper * scale, combined / sizes, status)
@@ -281,7 +204,7 @@ def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardM
     # |u - u*|^2 <= |u|^2 - |u*|^2, so a value is uncertain by that much times |x|.
     slack = np.sqrt(gap * (2.0 + gap)) / lower * points.lengths + 1e-12
     return HardMargin(
-        weights=None if u is None else u / least / scale,
+        weights=weights,
         multipliers=stated if np.isfinite(stated).all() else multipliers / multipliers.max(),
         lower=lower * scale,
         upper=upper * scale,
@@ -291,10 +214,10 @@ def _solve(points: _Features | _Kernel, scale: float, tolerance: float) -> HardM
     )
 
 
-def _search(points: _Features | _Kernel, bound: Array, tolerance: float) -> tuple[Array, bool]:
+def _search(points: SignedPoints, bound: Array, tolerance: float) -> tuple[Array, bool]:
     """Multipliers of the unit points; or, with True, weights of points that cancel."""
     N = len(bound)
-    if N <= WHOLE or (N <= DENSE and points.may_be_independent):
+    if N <= DENSE:
         whole = _by_active_sets(points, np.arange(N), bound, tolerance)
         if whole is not None:
             return whole, False
@@ -317,10 +240,10 @@ def _search(points: _Features | _Kernel, bound: Array, tolerance: float) -> tupl
     return weights, False
 
 
-def _by_active_sets(
-    points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, tolerance: float
-) -> Array | None:
+def _by_active_sets(points: SignedPoints, index: NDArray[np.intp], bound: Array, tolerance: float) -> Array | None:
     """Multipliers of some of the points if active sets find them: dependent points can mislead that method."""
+    if not points.may_be_independent(len(index)):
+        return None
     gram = points.gram(index)
     found = active_set(gram, bound)
     if found is None:
@@ -331,7 +254,7 @@ def _by_active_sets(
     return found if good else None
 
 
-def _exact(points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, tolerance: float) -> tuple[Array, bool]:
+def _exact(points: SignedPoints, index: NDArray[np.intp], bound: Array, tolerance: float) -> tuple[Array, bool]:
     """Multipliers of some of the points, by least distance: with G = F F^T, min |[F^T; b] w - e| over w >= 0.
 
     With residual r: if it is zero the weighted points cancel; else the multipliers are w over -r_last.
@@ -356,12 +279,20 @@ def _exact(points: _Features | _Kernel, index: NDArray[np.intp], bound: Array, t
 
 
 def _polished(F: Array, bound: Array, multipliers: Array) -> Array:
-    """The same support with its equations solved again: u from F u = b, then the multipliers from u = F^T a."""
+    """The same support with its equations solved again: u from F u = b, then the multipliers from u = F^T a.
+
+    With F^T = Q R for the support these are u = Q R^-T b and a = R^-1 Q^T u.
+    """
     index = np.flatnonzero(multipliers > 0)
-    u = scipy.linalg.lstsq(F[index], bound[index], check_finite=False)[0]  # pyright: ignore[reportOptionalSubscript]
+    if len(index) > F.shape[1]:
+        return multipliers
+    R = dgeqrf(F[index].T)[0][: len(index)]
+    solved = dpotrs(R, bound[index])[0]
+    if not np.isfinite(solved).all():
+        return multipliers
     again = np.zeros_like(multipliers)
-    again[index] = scipy.linalg.lstsq(F[index].T, u, check_finite=False)[0]  # pyright: ignore[reportOptionalSubscript]
-    return np.maximum(again, 0.0)
+    again[index] = np.maximum(solved, 0.0)
+    return again
 
 
 def _gap(F: Array, bound: Array, multipliers: Array) -> float:

@@ -302,7 +302,7 @@ def assumption_d(tokens: Tokens, *, head: HeadLike | None = None, limit: int = 1
     Args:
         tokens: one small data set.
         head: as in `al.scores`.
-        limit: refuse more selections than this (about 1 ms each).
+        limit: refuse more selections than this (about 1 ms for each that some W separates; the others cost less).
 
     Returns:
         `value` counts the selections that break it. `margin` is the least over selections of the largest over such

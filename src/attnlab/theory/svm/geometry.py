@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from attnlab.models.heads import HeadLike, as_head
 from attnlab.svm import MarginSolution, MarginStatus, solve_margin
 from attnlab.svm.rows import check_selected
 from attnlab.theory.check import Check
+from attnlab.theory.svm.selections import each_solved
 
 DEFINITION = "Definition 2"
 
@@ -176,7 +176,7 @@ def locally_optimal_selections(
     Args:
         tokens: one small data set; with a mask only visible tokens are selected.
         head: as in `al.scores`.
-        limit: refuse more selections than this (about 1 ms each).
+        limit: refuse more selections than this (about 1 ms for each that some W separates; the others cost less).
 
     Returns:
         `LocallyOptimalSelections`, with the counts of feasible, infeasible and undecided ones.
@@ -230,10 +230,7 @@ def solved_selections(tokens: Tokens, limit: int) -> Iterator[tuple[NDArray[np.i
                 "fewer sequences or tokens, or a larger limit; al.is_locally_optimal judges a single selection",
             )
         )
-    choices = [np.flatnonzero(row) for row in tokens.visible.reshape(-1, tokens.T)]
-    for choice in product(*choices):
-        chosen = np.array(choice, dtype=np.intp).reshape(tokens.y.shape)
-        yield chosen, solve_margin(tokens, chosen, throw=False)
+    yield from each_solved(tokens)
 
 
 def scoring_head(head: HeadLike | None) -> TokenHead | Callable[[Any], Any] | None:
