@@ -45,16 +45,6 @@ DECODERS: tuple[Decoder, ...] = ("full", "pooling", "last")
 MOST_HEADS = 1e100
 
 
-class HeadsView(NamedTuple):
-    """What a metric of your own sees: one trial at one recorded step; weights are those of one head per group."""
-
-    params: Params
-    counts: Array  # (G,)
-    attention: Array | None  # (G, n, T, T)
-    outputs: Array  # (n,)
-    margins: Array  # (n,)
-
-
 class HeadsCompared(NamedTuple):
     """What the records of a trial compare with."""
 
@@ -311,11 +301,6 @@ class MultiHead(Model[Tokens]):
                 safe = jnp.sqrt(jnp.where(size > 0, size, 1.0))
                 metrics[f"cosine_{key}_{name}"] = jnp.where(size > 0, inner / safe, jnp.nan)
         return metrics
-
-    def view(self, weights: Params, problem: Problem, forward: Forward) -> HeadsView:
-        """What a user's own metrics see."""
-        margins = problem.y * forward.outputs
-        return HeadsView(weights, head_counts(problem), forward.attention, forward.outputs, margins)
 
     # What records compare with.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
 from attnlab.models.model import Compared, Data, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
-from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
+from attnlab.models.problem import Example, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import Params, Value
 
 NetworkLaw = Literal["lecun", "he", "ntk"]
@@ -26,17 +26,6 @@ MOST_WIDTH = 10**9
 # Over so much of their argument kinks are rounded for gradient flow: where it arrives at a kink from both sides it has
 # to slide along, and an integrator would cross it forever.
 FLOW_KINK = 1e-5
-
-
-class NetworkView(NamedTuple):
-    """What a metric of your own sees: one trial at one recorded step."""
-
-    params: Params  # the weights of the network
-    x: Array  # (n, T, d)
-    outputs: Array  # (n,)
-    errors: Array  # (n,) outputs less labels
-    hidden: Array | None  # (n, m)
-    attention: Array | None  # (n, T, T)
 
 
 class _Settings:
@@ -161,11 +150,6 @@ class Network(_Settings, Model[Sequences]):
             forward = self.forward(weights, compared.test)
             metrics["test_loss"] = objective.loss.objective(forward.outputs, compared.test.y)
         return metrics
-
-    def view(self, weights: Params, problem: Problem, forward: Forward) -> NetworkView:
-        """What a user's own metrics see."""
-        errors = forward.outputs - problem.y
-        return NetworkView(weights, problem.x, forward.outputs, errors, forward.hidden, forward.attention)
 
     def compared(
         self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
