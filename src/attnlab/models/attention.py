@@ -199,7 +199,7 @@ class Attention(Model[Tokens]):
         check_functions(data, margin_loss, head)
         layer = Layer(self.parameterization, margin_loss, head.apply, self.is_linear, head.quadratic, "u" in start)
         objective, problem = prepared(layer, self._with_head_vector(data, start), head, start)
-        refuse_overflow(objective, problem, start, data, at_start=held)
+        refuse_overflow(problem, start, at_start=held)
         if not held or self.chosen_engine(data, isotropic) == "direct":
             return Prepared(objective, problem, start, dict)
         alone, first = (problem, start) if data.trials is not None else _with_axis((problem, start))
@@ -387,7 +387,7 @@ def check_weights(weights: GivenWeights, tokens: Tokens, argument: str = "weight
     return checked
 
 
-def refuse_overflow(objective: Layer, problem: LayerProblem, weights: Weights, data: Tokens, *, at_start: bool) -> None:
+def refuse_overflow(problem: LayerProblem, weights: Weights, *, at_start: bool) -> None:
     """Refuse weights at which logits overflow; at the start of a run only if they do in all trials, as the others
     tell by their status."""
     trials = logits_overflow(problem, weights)

@@ -9,7 +9,6 @@ the Jacobian has n (3 d + 1) m.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -151,11 +150,5 @@ def encoder_kernels(
     return kernels
 
 
-@partial(jax.jit, static_argnums=0)
-def _parts(network: Encoder, weights: Params, x: Array) -> Parts:
-    return kernel_parts(network, weights, x)
-
-
-@partial(jax.jit, static_argnums=0)
-def _blocks(network: Encoder, weights: Params, a: Parts, other: Parts | None) -> dict[str, Array]:
-    return kernel_blocks(network, weights, a, other)
+_parts = jax.jit(kernel_parts, static_argnums=0)
+_blocks = jax.jit(kernel_blocks, static_argnums=0)

@@ -332,11 +332,7 @@ class Model(Evaluated, Generic[D]):
         return prepared.problem
 
     def targets(self, data: D, targets: Targets | None, start: Weights) -> Directions:
-        """What records compare the weights with, by name of the target."""
-        return self._named_targets(data, targets, start)
-
-    def _named_targets(self, data: D, targets: Targets | None, start: Weights) -> dict[str, Weights]:
-        """Weights to compare with, by name of the target and of the weight."""
+        """What records compare the weights with, by name of the target and of the weight."""
         if targets is None:
             return {}
         names = set(start)

@@ -12,7 +12,7 @@ million heads that start at zero cost as much as one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -289,7 +289,7 @@ class MultiHead(Model[Tokens]):
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
         """Weights of one head, or of every group, to compare with."""
-        named = self._named_targets(data, targets, start)
+        named = cast(dict[str, Weights], super().targets(data, targets, start))
         axis = 0 if data.trials is None else 1
         groups = start["W"].shape[axis]
         for name, target in named.items():

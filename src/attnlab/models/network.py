@@ -18,7 +18,7 @@ from attnlab.errors import InputError, message
 from attnlab.models.model import Compared, Data, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
 from attnlab.models.problem import Example, Held, Objective, Prepared, Problem, Seen
-from attnlab.models.scaled import Params, Value
+from attnlab.models.scaled import Params, norm
 
 NetworkLaw = Literal["lecun", "he", "ntk"]
 NETWORK_LAWS: tuple[NetworkLaw, ...] = ("lecun", "he", "ntk")
@@ -112,10 +112,6 @@ class Network(_Settings, Model[Sequences]):
         factors = self.hold_factors(data.T, data.d)
         return Held({name: np.full((*lead, *[1] * (w.ndim - len(lead))), factors[name]) for name, w in weights.items()})
 
-    def problem(self, data: Sequences, weights: Weights, held: Held | None = None) -> Problem:
-        """Tokens and labels."""
-        return Problem.of(x=data.x, y=data.y, held=held)
-
     def output(self, weights: Params, example: Example) -> Array:
         """The output of one sequence."""
         return self.forward(weights, Problem.of(x=example.x[None], y=None)).outputs[0]
@@ -137,14 +133,14 @@ class Network(_Settings, Model[Sequences]):
         weights = objective.weights(seen.params, seen.problem)
         step = seen.update if held is None else held.weights(seen.update)
         trained = [name for name in weights if name not in objective.frozen]
-        moved = {name: _norm(weights[name] - compared.start[name]) for name in trained}
-        begun = _total([_norm(compared.start[name]) for name in trained])
+        moved = {name: norm(weights[name] - compared.start[name]) for name in trained}
+        begun = _total([norm(compared.start[name]) for name in trained])
         metrics = {
-            "norm": _total([_norm(weights[name]) for name in trained]),
+            "norm": _total([norm(weights[name]) for name in trained]),
             "moved": _total(list(moved.values())),
             **{f"moved_{name}": length for name, length in moved.items()},
-            "hidden_moved": _norm(seen.forward.hidden - compared.hidden),
-            "relative_step": _total([_norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
+            "hidden_moved": norm(seen.forward.hidden - compared.hidden),
+            "relative_step": _total([norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
         }
         if compared.test is not None:
             forward = self.forward(weights, compared.test)
@@ -181,9 +177,5 @@ def rounded_relu(x: Array, width: float) -> Array:
     return jnp.where(x > 0, 0.5 * (x + root), 0.5 * width * width / (root - jnp.minimum(x, 0.0)))
 
 
-def _norm(array: Value) -> Array:
-    return jnp.sqrt(jnp.sum(jnp.square(array)))
-
-
 def _total(norms: list[Array]) -> Array:
-    return _norm(jnp.stack(norms))
+    return norm(jnp.stack(norms))

@@ -206,13 +206,11 @@ class Starts:
         if self.width is None:
             return direction.reshape(len(W), -1)
         left, values, right = np.linalg.svd(direction)
-        root = np.zeros((len(W), max(self.width, values.shape[1])))
-        root[:, : values.shape[1]] = np.sqrt(values)
-        root = root[:, : self.width]
         rank = min(self.width, values.shape[1])
+        root = np.sqrt(values[:, None, :rank])
         K, Q = np.zeros((2, len(W), W.shape[1], self.width))
-        K[..., :rank] = left[..., :rank] * root[:, None, :rank]
-        Q[..., :rank] = right.transpose(0, 2, 1)[..., :rank] * root[:, None, :rank]
+        K[..., :rank] = left[..., :rank] * root
+        Q[..., :rank] = right.transpose(0, 2, 1)[..., :rank] * root
         factors = np.concatenate([K.reshape(len(W), -1), Q.reshape(len(W), -1)], axis=1)
         return unit_rows(unit_rows(factors) + NOISE * noise)
 

@@ -159,11 +159,6 @@ def saturation_scale(A: ArrayLike, share: ArrayLike, eps: ArrayLike) -> Array:
     below 0: a negative Gamma would turn the order round.
     """
     A_, share_, eps_ = (np.asarray(a, dtype=np.float64) for a in (A, share, eps))
-    try:
-        np.broadcast_shapes(A_.shape, share_.shape, eps_.shape)
-    except ValueError as error:
-        shapes = f"`A`, `share` and `eps` have shapes {A_.shape}, {share_.shape} and {eps_.shape}"
-        raise InputError(message(f"{shapes}; wanted shapes that broadcast.")) from error
     return np.maximum(0.0, 2.0 / A_ * np.log((1.0 / share_ - 1.0) / eps_))
 
 
