@@ -249,6 +249,7 @@ def test_path_toward_weights_of_which_some_are_frozen():
     toward = started(Frozen(), TOKENS)
     path = al.regularization_path(TOKENS, toward, model=Frozen(), radii=(1.0, 20.0), restarts=1)
     np.testing.assert_allclose(path.radii, np.linalg.norm(toward["W"]) * np.array([1.0, 20.0]), rtol=1e-12)
+    assert path.misalignment is not None
     np.testing.assert_allclose(path.misalignment, al.misalignment(path.weights["W"], toward["W"]), rtol=1e-9)
 
 

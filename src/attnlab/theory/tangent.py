@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, instance, number, whole
+from attnlab.checks import finite_array, instance, no_batch, number, whole
 from attnlab.data.directions import misalignment
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array
@@ -57,8 +57,7 @@ class Outputs:
     @classmethod
     def of(cls, data: Any, model: Model | None, weights: Any, head: HeadLike = "linear", name: str = "data") -> Outputs:
         """Of one data set; `name` is what errors call it."""
-        if getattr(data, "trials", None) is not None:
-            raise InputError(message(f"`{name}` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+        no_batch(name, data)
         if model is None:
             model = Attention.of_weights(weights, head)
         wanted = "an al.Model, or None for one attention layer"
