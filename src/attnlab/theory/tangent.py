@@ -133,17 +133,12 @@ def ntk(
     if theirs.problem.x.shape[1:] != mine.problem.x.shape[1:]:
         raise InputError(message(f"`other` is {other!r}; wanted sequences with the T and d of {data!r}."))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        kernel = _kernel(mine, theirs, block)
+        columns = None if mine is theirs else theirs.problem.x
+        known = mine.model.tangent_kernel(mine.weights, mine.problem.x, columns, block)
+        kernel = _by_gradients(mine, theirs, block) if known is None else known
     _check_result("The tangent kernel", kernel, mine)
     # To the last digit, which products of matrices do not promise.
     return 0.5 * kernel + 0.5 * kernel.T if other is None else kernel
-
-
-def _kernel(mine: Outputs, theirs: Outputs, block: int) -> Array:
-    """As the model knows best."""
-    columns = None if mine is theirs else theirs.problem.x
-    known = mine.model.tangent_kernel(mine.weights, mine.problem.x, columns, block)
-    return _by_gradients(mine, theirs, block) if known is None else known
 
 
 def _check_result(what: str, result: Array, maps: Outputs) -> None:

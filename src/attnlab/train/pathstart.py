@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, shown, whole_array
+from attnlab.checks import finite_array, shown
 from attnlab.data.directions import unit
 from attnlab.data.scale import lengths
-from attnlab.data.selection import TIE, scores
+from attnlab.data.selection import TIE, scores, token_numbers
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import Head
@@ -101,13 +101,7 @@ def cone_of(
     if toward is None:
         hint = "toward=al.solve_margin(tokens, selected).W"
         raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.", hint))
-    chosen = whole_array("selected", selected, f"token numbers of shape {tokens.y.shape}")
-    if chosen.shape != tokens.y.shape:
-        raise InputError(message(f"`selected` has shape {chosen.shape}; wanted token numbers of {tokens.y.shape}."))
-    if chosen.min() < 0 or chosen.max() >= tokens.T:
-        raise InputError(message(f"`selected` must hold token numbers from 0 to {tokens.T - 1}."))
-    if not np.take_along_axis(tokens.visible, chosen[..., None], axis=-1).all():
-        raise InputError(message("`selected` names tokens that the mask hides from their query."))
+    chosen = token_numbers("selected", selected, tokens)
     gamma = scores(tokens, head).reshape(*problem.y.shape, tokens.T)
     visible = tokens.visible.reshape(gamma.shape)
     chosen = chosen.reshape(problem.y.shape)
