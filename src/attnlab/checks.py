@@ -153,6 +153,13 @@ def instance(name: str, value: Any, kind: type[Kind], wanted: str, hint: str | N
     return value
 
 
+def no_batch(name: str, data: Any, hint: str | None = None) -> None:
+    """Refuse a batch of trials, where one data set is wanted."""
+    trials = getattr(data, "trials", None)
+    if trials is not None:
+        raise InputError(message(f"`{name}` is a batch of {trials} trials; wanted one data set.", hint or f"{name}[0]"))
+
+
 def enough_memory(count: float, what: str, hint: str = "smaller sizes, or fewer trials at a time") -> None:
     """Refuse, before anything is allocated, what would not fit: `count` float64 numbers of `what`."""
     if count <= SMALL:

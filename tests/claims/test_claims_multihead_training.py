@@ -11,7 +11,7 @@ from attnlab.claims.multihead import dynamics, tangent, theorem_1, theory_runs
 from attnlab.claims.multihead.theory_runs import Recipe
 from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Verdict
-from attnlab.theory import multihead as mh
+from attnlab.theory.multihead.ntk import slopes
 
 SMOKE = Scale.SMOKE
 EVERY = [claim for module in (theorem_1, dynamics, tangent) for claim in module.CLAIMS]
@@ -84,7 +84,7 @@ def test_runs_are_those_of_descend():
 def test_targets_have_the_margin_they_are_made_for(start, data):
     plan = theory_runs.plan(Recipe(data=data, start=start, sharp=True))
     along = {k: plan.target[k] - plan.start[k] for k in plan.start}
-    margins = plan.tokens.y * mh.output_slope(plan.tokens.x, plan.start, along, plan.counts)
+    margins = plan.tokens.y * slopes(plan.tokens, plan.model, plan.start, along)
     assert margins.min() == pytest.approx(1.6, rel=1e-9)
     assert theory_runs.distance(plan.target, plan.start, plan.counts) == pytest.approx(plan.D, rel=1e-9)
     assert np.linalg.norm(plan.tokens.x, axis=-1).max() <= 1.0

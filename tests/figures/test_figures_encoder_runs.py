@@ -6,7 +6,7 @@ import pytest
 from attnlab.figures import figures
 from attnlab.figures.encoder import runs
 from attnlab.figures.encoder.runs import Plan, Reading
-from attnlab.models.encoder_kernel import encoder_kernel
+from attnlab.models.encoder_kernel import kernel_blocks, kernel_parts
 from attnlab.theory.tangent import kernel_distance, ntk
 from attnlab.train import descend
 
@@ -42,7 +42,7 @@ def test_segments_and_kernels_are_those_of_one_run(reading):
     parts = [*runs.segments(data, network, reading.step, reading.loss, PLAN)]
 
     def kernel(view):
-        return encoder_kernel(network, view.params, view.x)
+        return sum(kernel_blocks(network, view.params, kernel_parts(network, view.params, view.x)).values())
 
     whole = descend(data, runs.rule(reading.step), model=network, loss=reading.loss, steps=8, record=PLAN.stops,
                     metrics={"kernel": kernel}, seed=runs.SEED)  # fmt: skip

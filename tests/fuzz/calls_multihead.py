@@ -211,15 +211,6 @@ def attention_of(src: Source) -> Call:
     return Call(multihead.attention_of, (x, W))
 
 
-@case(MULTIHEAD + "output_slope", weight=1)
-def output_slope(src: Source) -> Call:
-    n, T, d = 2, src.choose((2, 1, 3)), src.choose((2, 1, 3))
-    at, along = ({"U": anything(src, (2, T, d)), "W": anything(src, (2, d, d))} for _ in range(2))
-    if src.rarely(10):
-        at = src.choose((None, {}, {"U": at["U"]}, 3))
-    return Call(multihead.output_slope, (anything(src, (n, T, d)), at, along, anything(src, (2,))))
-
-
 def drawn_mixture(src: Source) -> Any:
     """Tokens of the family that some functions ask for, or other tokens."""
     if src.rarely(4):

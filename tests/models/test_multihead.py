@@ -162,8 +162,9 @@ def test_what_is_recorded():
     relevant = np.random.default_rng(0).random((6, 3)) < 0.5
     weights, target = weights_of(train, 2), weights_of(train, 1, seed=4)
     model = MultiHead(7, counts=(3, 4))
+    own = {"out": lambda view: view.outputs[0], "least": lambda view: (view.y * view.outputs).min()}
     run = al.descend(train, al.gd(0.1), model=model, init=weights, steps=5, record=[0, 5], targets=target,
-                     track=relevant, test=test, metrics={"out": lambda view: view.outputs[0]})  # fmt: skip
+                     track=relevant, test=test, metrics=own)  # fmt: skip
     end, found = run.weights, {name: values[-1] for name, values in run.metrics.items()}
     c = np.array([3, 4])
     norms = {k: np.sqrt((end[k] ** 2).sum((1, 2))) for k in end}
@@ -172,7 +173,7 @@ def test_what_is_recorded():
     assert found["norm_W"] == pytest.approx((c * norms["W"]).sum() / 7)
     assert found["largest_norm"] == pytest.approx(np.sqrt(norms["U"] ** 2 + norms["W"] ** 2).max())
     margins = train.y * model.outputs(train, end)
-    assert found["margin"] == pytest.approx(margins.min())
+    assert found["margin"] == found["least"] == pytest.approx(margins.min())
     assert found["normalized_margin"] == pytest.approx(margins.min() / found["norm_U"])
     assert found["error"] == (margins <= 0).mean()
     assert found["test_loss"] == pytest.approx(float(model.loss(test, end)))

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import attnlab as al
 from attnlab.data.mixture import head_output, tokenized_mixture
 from attnlab.errors import InputError
 from attnlab.models.multihead import MultiHead
 from attnlab.models.precision import in_float64
 from attnlab.models.problem import Problem
 from attnlab.theory import multihead as mh
+from attnlab.theory.multihead.ntk import slopes
 
 MIXTURES = [
     mh.Mixture(T=10, M=2, S=2.0, zeta=0.1),
@@ -143,7 +145,7 @@ def test_slope_of_the_output_by_differences_and_by_the_model():
     rng, counts = np.random.default_rng(0), np.array([3.0, 2.0])
     x = rng.standard_normal((6, 4, 3))
     at, along = ({"U": rng.standard_normal((2, 4, 3)), "W": rng.standard_normal((2, 3, 3))} for _ in range(2))
-    found = mh.output_slope(x, at, along, counts)
+    found = slopes(al.Tokens.self_attention(x, np.ones(6)), MultiHead(5, counts=counts), at, along)
 
     def outputs(h):
         every = zip(counts, at["U"] + h * along["U"], at["W"] + h * along["W"], strict=True)

@@ -3,6 +3,7 @@
 import numpy as np
 import optax
 import pytest
+from scipy.optimize import minimize
 
 import attnlab as al
 from attnlab.models import Attention, Encoder, MultiHead
@@ -204,6 +205,52 @@ def test_path_of_other_models_gives_their_weights(name):
     path = al.regularization_path(data, model=model, radii=(2.0,), restarts=1, loss=loss, measure="loss")
     at = {key: weight[0] for key, weight in path.weights.items()}
     assert float(model.loss(data, at, loss=loss)) == pytest.approx(float(path.value[0]), rel=1e-9)
+
+
+@pytest.mark.parametrize(("heads", "counts"), [(2, (1, 1)), pytest.param(5, (3, 2), marks=pytest.mark.slow)])
+def test_path_of_heads_toward_given_weights(heads, counts):
+    """Radii count in the length of `toward` over all heads; the least loss and the angle are those of scipy."""
+    model = MultiHead(heads, "pooling", counts=counts)
+    toward = started(model, TOKENS)
+    many = np.sqrt(np.repeat(counts, 12))  # u and W of a group, as often as there are heads
+
+    def vector(weights):
+        return many * np.concatenate([np.append(u, W) for u, W in zip(weights["U"], weights["W"], strict=True)])
+
+    def log_loss(point, radius):
+        point = radius * point / np.linalg.norm(point) / many
+        outputs = 0.0
+        for count, group in zip(counts, point.reshape(2, 12), strict=True):
+            logits = np.einsum("ntd,de,nse->nts", TOKENS.x, group[3:].reshape(3, 3), TOKENS.x)
+            attention = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+            outputs += count / np.sqrt(heads) * (attention @ TOKENS.x @ group[:3]).sum(-1)
+        return np.log(np.mean(np.log1p(np.exp(-TOKENS.y * outputs))))
+
+    path = al.regularization_path(TOKENS, toward, model=model, radii=(0.5, 1.0), restarts=2)
+    radii = np.linalg.norm(vector(toward)) * np.array([0.5, 1.0])
+    starts = [vector(toward), *np.random.default_rng(1).standard_normal((2, 24))]
+    np.testing.assert_allclose(path.radii, radii, rtol=1e-12)
+    for k, radius in enumerate(radii):
+        at = vector({name: weight[k] for name, weight in path.weights.items()})
+        assert log_loss(at, np.linalg.norm(at)) == pytest.approx(path.value[k], rel=1e-9)
+        least = min(minimize(log_loss, start, args=(radius,), tol=1e-10).fun for start in starts)
+        assert path.value[k] == pytest.approx(least, rel=1e-6)
+        cosine = at @ vector(toward) / np.linalg.norm(at) / radii[1]
+        assert path.misalignment[k] == pytest.approx(1 - cosine, rel=1e-9)
+
+
+def test_path_refuses_weights_of_other_groups():
+    alone = {name: weight[:1] for name, weight in started(MultiHead(2), TOKENS).items()}
+    with pytest.raises(al.InputError, match="`toward` has weights of shapes"):
+        al.regularization_path(TOKENS, alone, model=MultiHead(2))
+
+
+def test_path_toward_weights_of_which_some_are_frozen():
+    toward = started(Frozen(), TOKENS)
+    path = al.regularization_path(TOKENS, toward, model=Frozen(), radii=(1.0, 20.0), restarts=1)
+    np.testing.assert_allclose(path.radii, np.linalg.norm(toward["W"]) * np.array([1.0, 20.0]), rtol=1e-12)
+    assert path.misalignment is not None
+    np.testing.assert_allclose(path.misalignment, al.misalignment(path.weights["W"], toward["W"]), rtol=1e-9)
 
 
 def test_path_leaves_frozen_weights():

@@ -7,7 +7,7 @@ import pytest
 
 import attnlab as al
 from attnlab.models import Encoder, FullyConnected
-from attnlab.models.encoder_kernel import encoder_kernel
+from attnlab.models.encoder_kernel import kernel_blocks, kernel_parts
 from attnlab.theory.tangent import ntk
 
 
@@ -138,8 +138,11 @@ def test_a_start_at_zero_stays_there(data):
 
 def test_test_loss_and_metrics_of_your_own(data):
     model, other = Encoder(8), al.data.gaussian_sequences(4, 3, 5, seed=9)
-    kernel = {"kernel": lambda view: encoder_kernel(model, view.params, view.x)}
-    run = al.descend(data, al.gd(0.1), model=model, steps=6, record=[0, 6], test=other, metrics=kernel)
+
+    def kernel(view):
+        return sum(kernel_blocks(model, view.params, kernel_parts(model, view.params, view.x)).values())
+
+    run = al.descend(data, al.gd(0.1), model=model, steps=6, record=[0, 6], test=other, metrics={"kernel": kernel})
     assert run.metrics["test_loss"][-1] == pytest.approx(float(model.loss(other, run.weights)), rel=1e-11)
     for i, weights in enumerate((run.initial, run.weights)):
         np.testing.assert_allclose(run.metrics["kernel"][i], ntk(data, model, weights), rtol=1e-10, atol=1e-13)

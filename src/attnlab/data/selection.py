@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import flag, instance, real_array, shown
+from attnlab.checks import flag, instance, real_array, shown, whole_array
 from attnlab.data.scale import dot
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, TiedScoresWarning, message
@@ -49,6 +49,19 @@ def scores(tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None)
     instance("tokens", tokens, Tokens, "al.Tokens")
     values = _linear(tokens) if head is None else _by_head(head, tokens)
     return tokens.y[..., None] * (values if tokens.K is None else values[..., None, :])
+
+
+def token_numbers(name: str, value: ArrayLike, tokens: Tokens) -> NDArray[np.intp]:
+    """The number of a visible token for every query, laid out as the labels."""
+    wanted = f"token numbers from 0 to {tokens.T - 1} of shape {tokens.y.shape}"
+    given = whole_array(name, value, wanted)
+    if given.shape != tokens.y.shape:
+        raise InputError(message(f"`{name}` has shape {given.shape}; wanted {wanted}."))
+    if given.min() < 0 or given.max() >= tokens.T:
+        raise InputError(message(f"`{name}` has numbers from {given.min()} to {given.max()}; wanted {wanted}."))
+    if not np.take_along_axis(tokens.visible, given[..., None], axis=-1).all():
+        raise InputError(message(f"`{name}` names tokens that the mask hides from their query."))
+    return given
 
 
 def comparable_scores(tokens: Tokens, head: TokenHead | Callable[[Any], Any] | None = None) -> tuple[Array, Any]:

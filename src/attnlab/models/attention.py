@@ -13,9 +13,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, finite_array, flag, instance, number, one_of, shown, whole, whole_array
+from attnlab.checks import enough_memory, finite_array, flag, instance, number, one_of, shown, whole
 from attnlab.data.directions import unit
 from attnlab.data.families import START_STREAM, each_trial
+from attnlab.data.selection import token_numbers
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.engine import Engine, choose_engine, into_frame
@@ -199,7 +200,7 @@ class Attention(Model[Tokens]):
         check_functions(data, margin_loss, head)
         layer = Layer(self.parameterization, margin_loss, head.apply, self.is_linear, head.quadratic, "u" in start)
         objective, problem = prepared(layer, self._with_head_vector(data, start), head, start)
-        refuse_overflow(objective, problem, start, data, at_start=held)
+        refuse_overflow(problem, start, at_start=held)
         if not held or self.chosen_engine(data, isotropic) == "direct":
             return Prepared(objective, problem, start, dict)
         alone, first = (problem, start) if data.trials is not None else _with_axis((problem, start))
@@ -316,14 +317,7 @@ class Attention(Model[Tokens]):
                 raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))
             reference = np.asarray(prepared.problem.reference)
             return reference[0] if prepared.batched and data.trials is None else reference
-        wanted = f"token numbers 0 to {data.T - 1} of shape {data.y.shape}"
-        given = whole_array("track", track, wanted)
-        if given.shape != data.y.shape:
-            raise InputError(message(f"`track` has shape {given.shape}; wanted {wanted}."))
-        if given.min() < 0 or given.max() >= data.T:
-            raise InputError(message(f"`track` has numbers from {given.min()} to {given.max()}; wanted {wanted}."))
-        if not np.take_along_axis(data.visible, given[..., None], axis=-1).all():
-            raise InputError(message("`track` names tokens that the mask hides from their query."))
+        given = token_numbers("track", track, data)
         return np.expand_dims(given, -1) if data.K is None else given
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, np.ndarray]:
@@ -387,7 +381,7 @@ def check_weights(weights: GivenWeights, tokens: Tokens, argument: str = "weight
     return checked
 
 
-def refuse_overflow(objective: Layer, problem: LayerProblem, weights: Weights, data: Tokens, *, at_start: bool) -> None:
+def refuse_overflow(problem: LayerProblem, weights: Weights, *, at_start: bool) -> None:
     """Refuse weights at which logits overflow; at the start of a run only if they do in all trials, as the others
     tell by their status."""
     trials = logits_overflow(problem, weights)

@@ -9,7 +9,6 @@ the Jacobian has n (3 d + 1) m.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -104,19 +103,6 @@ def _some(a: Parts, first: int, last: int) -> Parts:
     return Parts(*(part[first:last] for part in a))
 
 
-def encoder_kernel(network: Encoder, weights: Params, x: Array) -> Array:
-    """The tangent kernel (n, n) of sequences x at weights, at once; JAX, for use as a metric of a run.
-
-    >>> import attnlab as al
-    >>> data, model = al.data.gaussian_sequences(4, 2, 3), al.models.Encoder(16)
-    >>> kernel = {"kernel": lambda view: encoder_kernel(model, view.params, view.x)}
-    >>> al.descend(data, al.gd(0.1), model=model, steps=2, record=[0, 2], metrics=kernel).metrics["kernel"].shape
-    (2, 4, 4)
-    """
-    parts = kernel_parts(network, weights, x)
-    return sum(kernel_blocks(network, weights, parts).values())  # type: ignore[return-value]
-
-
 def even(n: int, most: float) -> int:
     """The least size of blocks, at most this large, that cuts n into as few: equal blocks share a compiled program.
 
@@ -151,11 +137,5 @@ def encoder_kernels(
     return kernels
 
 
-@partial(jax.jit, static_argnums=0)
-def _parts(network: Encoder, weights: Params, x: Array) -> Parts:
-    return kernel_parts(network, weights, x)
-
-
-@partial(jax.jit, static_argnums=0)
-def _blocks(network: Encoder, weights: Params, a: Parts, other: Parts | None) -> dict[str, Array]:
-    return kernel_blocks(network, weights, a, other)
+_parts = jax.jit(kernel_parts, static_argnums=0)
+_blocks = jax.jit(kernel_blocks, static_argnums=0)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from attnlab.checks import enough_memory, flag, one_of
+from attnlab.checks import enough_memory, flag, no_batch, one_of
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
@@ -131,8 +131,7 @@ class Evaluated(ABC):
         return forward
 
     def _one(self, data: Data, weights: GivenWeights, loss: LossLike | None = None) -> Prepared:
-        if getattr(data, "trials", None) is not None:
-            raise InputError(message(f"`data` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+        no_batch("data", data)
         return self.at(data, weights, loss)
 
 

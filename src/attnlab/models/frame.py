@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.models.scaled import Value
 
@@ -52,7 +53,7 @@ class Frame(NamedTuple):
         length = np.where(self.frozen_norm > 0, self.frozen_norm, 1.0)
         frozen = self.frozen / length[:, None, None]
         along = np.einsum("rij,rij->r", rest, frozen)
-        rest = _lengths(rest - along[:, None, None] * frozen)
+        rest = matrix_lengths(rest - along[:, None, None] * frozen)
         return np.concatenate([inside, along[:, None], rest[:, None]], axis=-1)[:, None]
 
     def coordinates(self, W: Array) -> Array:
@@ -114,7 +115,7 @@ def make_frame(x: Array, z: Array, visible: np.ndarray | None, W: Array) -> tupl
     )
     start = frame.coordinates(W)
     frozen = W - frame.matrices(start)
-    return frame._replace(frozen=frozen, frozen_norm=_lengths(frozen)), start
+    return frame._replace(frozen=frozen, frozen_norm=matrix_lengths(frozen)), start
 
 
 def _spanning(vectors: Array) -> Array | None:
@@ -125,14 +126,6 @@ def _spanning(vectors: Array) -> Array | None:
     if vectors.shape[-2] >= vectors.shape[-1]:
         return None
     return np.linalg.qr(np.swapaxes(vectors, -1, -2))[0]
-
-
-def _lengths(W: Array) -> Array:
-    """Frobenius norms (trials,), of entries of any scale."""
-    size = np.abs(W).max((-2, -1))
-    safe = np.where(size > 0, size, 1.0)
-    with np.errstate(over="ignore"):  # of entries near the end of floats
-        return safe * np.linalg.norm(W / safe[:, None, None], axis=(-2, -1))
 
 
 def _outward(inside: Value, left: Value | None, right: Value | None) -> Any:

@@ -39,9 +39,9 @@ class Head(ABC):
     def apply(constants: Params, output: Array) -> Array:
         """h(output), one number."""
 
-    @abstractmethod
     def describe(self) -> dict[str, object]:
         """What defines this head, for the record of a run."""
+        return {"name": self.name, **vars(self)}
 
     @in_float64
     def token_values(self, tokens: Tokens) -> np.ndarray:
@@ -97,9 +97,6 @@ class Linear(Head):
     def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["v"], output)
 
-    def describe(self) -> dict[str, object]:
-        return {"name": self.name}
-
 
 @dataclass(frozen=True)
 class Concave(Head):
@@ -119,9 +116,6 @@ class Concave(Head):
     def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["v"], output) - constants["strength"] * jnp.dot(output, output)
 
-    def describe(self) -> dict[str, object]:
-        return {"name": self.name, "strength": self.strength}
-
 
 @dataclass(frozen=True)
 class ReluSum(Head):
@@ -135,9 +129,6 @@ class ReluSum(Head):
     @staticmethod
     def apply(constants: Params, output: Array) -> Array:
         return jnp.sum(jnp.maximum(output, 0.0))
-
-    def describe(self) -> dict[str, object]:
-        return {"name": self.name}
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +152,6 @@ class Mlp(Head):
     @staticmethod
     def apply(constants: Params, output: Array) -> Array:
         return jnp.dot(constants["out"], jnp.maximum(output @ constants["V"], 0.0))
-
-    def describe(self) -> dict[str, object]:
-        out = None if self.out is None else np.asarray(self.out)
-        return {"name": self.name, "V": np.asarray(self.V), "out": out}
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +177,6 @@ class RoundedMlp(Mlp):
     def apply(constants: Params, output: Array) -> Array:
         width = constants["width"]
         return jnp.dot(constants["out"], width * jax.nn.softplus(output @ constants["V"] / width))
-
-    def describe(self) -> dict[str, object]:
-        return {**super().describe(), "width": self.width}
 
 
 @dataclass(frozen=True)
@@ -225,9 +209,6 @@ class FunctionHead(Head):
     @property
     def apply(self) -> _OfOutput:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _OfOutput(self.function)
-
-    def describe(self) -> dict[str, object]:
-        return {"name": self.name, "function": self.function}
 
 
 HeadLike = str | Head | Callable[[Array], Array]

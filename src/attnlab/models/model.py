@@ -57,11 +57,12 @@ class HeadTokens(NamedTuple):
 class View(NamedTuple):
     """What a metric of your own sees: one trial at one recorded step."""
 
-    params: Params  # the weights
+    params: Params  # the weights; of one head per group, where heads are in groups
     x: Array  # (n, T, d)
     outputs: Array  # (n,), (n, K) or (n, C)
     attention: Array | None  # of the last softmax, tokens along the last axis
     hidden: Array | None  # (n, m), where the model has such a layer
+    y: Array  # the labels
 
 
 class Compared(NamedTuple):
@@ -306,7 +307,7 @@ class Model(Evaluated, Generic[D]):
 
     def view(self, weights: Params, problem: Problem, forward: Forward) -> NamedTuple:
         """What a user's own metrics see."""
-        return View(weights, problem.x, forward.outputs, forward.attention, forward.hidden)
+        return View(weights, problem.x, forward.outputs, forward.attention, forward.hidden, problem.y)
 
     # What records compare with.
 
@@ -331,11 +332,7 @@ class Model(Evaluated, Generic[D]):
         return prepared.problem
 
     def targets(self, data: D, targets: Targets | None, start: Weights) -> Directions:
-        """What records compare the weights with, by name of the target."""
-        return self._named_targets(data, targets, start)
-
-    def _named_targets(self, data: D, targets: Targets | None, start: Weights) -> dict[str, Weights]:
-        """Weights to compare with, by name of the target and of the weight."""
+        """What records compare the weights with, by name of the target and of the weight."""
         if targets is None:
             return {}
         names = set(start)

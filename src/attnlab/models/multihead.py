@@ -12,29 +12,17 @@ million heads that start at zero cost as much as one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import boolean_array, enough_memory, finite_array, instance, number, one_of, shown, whole
-from attnlab.data.families import START_STREAM, each_trial
+from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.model import (
-    COPIES,
-    MOST_SCALE,
-    Data,
-    HeadTokens,
-    Init,
-    Model,
-    Targets,
-    Weight,
-    Weights,
-    stacked,
-)
+from attnlab.models.model import Data, HeadTokens, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, Value
@@ -43,16 +31,6 @@ from attnlab.models.softmax import softmax
 Decoder = Literal["full", "pooling", "last"]
 DECODERS: tuple[Decoder, ...] = ("full", "pooling", "last")
 MOST_HEADS = 1e100
-
-
-class HeadsView(NamedTuple):
-    """What a metric of your own sees: one trial at one recorded step; weights are those of one head per group."""
-
-    params: Params
-    counts: Array  # (G,)
-    attention: Array | None  # (G, n, T, T)
-    outputs: Array  # (n,)
-    margins: Array  # (n,)
 
 
 class HeadsCompared(NamedTuple):
@@ -142,32 +120,15 @@ class MultiHead(Model[Tokens]):
 
     def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
         """ "zeros" (one group), "gaussian" (every head of its own), or {"U": .., "W": ..} of the groups."""
-        scale, seed = number("init_scale", scale, least=0, most=MOST_SCALE), whole("seed", seed, 0)
-        if init is not None and not isinstance(init, str):
-            if not isinstance(init, Mapping):
-                raise InputError(message("`init` is an array; wanted {'U': .., 'W': ..} for a model of several heads."))
-            return self.check(data, init, "init")
-        lead = () if data.trials is None else (data.trials,)
-        groups = 1 if init == "zeros" and self.counts is None else self.shapes(data)["W"].shape[0]
-        shapes = {name: (groups, *shape) for name, shape in self.head_shapes(data).items()}
-        size = sum(float(np.prod(shape)) for shape in shapes.values()) * (data.trials or 1)
-        what = f"Weights of {groups} groups of heads and their gradients"
-        enough_memory(COPIES * size, what, "fewer heads, or `counts=`")
-        if init == "zeros":
-            return {name: np.zeros((*lead, *shape)) for name, shape in shapes.items()}
-        if init != "gaussian":
-            raise InputError(
-                message(
-                    f"`init` is {shown(init)}; a model of several heads starts at 'zeros', 'gaussian' or given "
-                    "weights.",
-                    "init='zeros'",
-                )
-            )
-
-        def draw(rng: np.random.Generator) -> Weights:
-            return {name: scale * rng.standard_normal(shape) for name, shape in shapes.items()}
-
-        return stacked(each_trial(draw, seed, data.trials, START_STREAM), data.trials)
+        if not isinstance(init, str | None):
+            return super().start(data, init, scale, seed)
+        if init == "gaussian":
+            return super().start(data, None, scale, seed)
+        if init != "zeros":
+            wanted = "a model of several heads starts at 'zeros', 'gaussian' or given weights"
+            raise InputError(message(f"`init` is {shown(init)}; {wanted}.", "init='zeros'"))
+        alike = MultiHead(1, self.decoder) if self.counts is None else self
+        return Model.start(alike, data, init, scale, seed)
 
     def check(self, data: Tokens, weights: GivenWeights, name: str = "weights") -> Weights:
         """Weights as float64 with group axis, and the trial axis of the data if they have one."""
@@ -312,11 +273,6 @@ class MultiHead(Model[Tokens]):
                 metrics[f"cosine_{key}_{name}"] = jnp.where(size > 0, inner / safe, jnp.nan)
         return metrics
 
-    def view(self, weights: Params, problem: Problem, forward: Forward) -> HeadsView:
-        """What a user's own metrics see."""
-        margins = problem.y * forward.outputs
-        return HeadsView(weights, head_counts(problem), forward.attention, forward.outputs, margins)
-
     # What records compare with.
 
     def compared(
@@ -333,7 +289,7 @@ class MultiHead(Model[Tokens]):
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
         """Weights of one head, or of every group, to compare with."""
-        named = self._named_targets(data, targets, start)
+        named = cast(dict[str, Weights], super().targets(data, targets, start))
         axis = 0 if data.trials is None else 1
         groups = start["W"].shape[axis]
         for name, target in named.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
 from attnlab.models.model import Compared, Data, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
-from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
-from attnlab.models.scaled import Params, Value
+from attnlab.models.problem import Example, Held, Objective, Prepared, Problem, Seen
+from attnlab.models.scaled import Params, norm
 
 NetworkLaw = Literal["lecun", "he", "ntk"]
 NETWORK_LAWS: tuple[NetworkLaw, ...] = ("lecun", "he", "ntk")
@@ -26,17 +26,6 @@ MOST_WIDTH = 10**9
 # Over so much of their argument kinks are rounded for gradient flow: where it arrives at a kink from both sides it has
 # to slide along, and an integrator would cross it forever.
 FLOW_KINK = 1e-5
-
-
-class NetworkView(NamedTuple):
-    """What a metric of your own sees: one trial at one recorded step."""
-
-    params: Params  # the weights of the network
-    x: Array  # (n, T, d)
-    outputs: Array  # (n,)
-    errors: Array  # (n,) outputs less labels
-    hidden: Array | None  # (n, m)
-    attention: Array | None  # (n, T, T)
 
 
 class _Settings:
@@ -123,10 +112,6 @@ class Network(_Settings, Model[Sequences]):
         factors = self.hold_factors(data.T, data.d)
         return Held({name: np.full((*lead, *[1] * (w.ndim - len(lead))), factors[name]) for name, w in weights.items()})
 
-    def problem(self, data: Sequences, weights: Weights, held: Held | None = None) -> Problem:
-        """Tokens and labels."""
-        return Problem.of(x=data.x, y=data.y, held=held)
-
     def output(self, weights: Params, example: Example) -> Array:
         """The output of one sequence."""
         return self.forward(weights, Problem.of(x=example.x[None], y=None)).outputs[0]
@@ -148,24 +133,19 @@ class Network(_Settings, Model[Sequences]):
         weights = objective.weights(seen.params, seen.problem)
         step = seen.update if held is None else held.weights(seen.update)
         trained = [name for name in weights if name not in objective.frozen]
-        moved = {name: _norm(weights[name] - compared.start[name]) for name in trained}
-        begun = _total([_norm(compared.start[name]) for name in trained])
+        moved = {name: norm(weights[name] - compared.start[name]) for name in trained}
+        begun = _total([norm(compared.start[name]) for name in trained])
         metrics = {
-            "norm": _total([_norm(weights[name]) for name in trained]),
+            "norm": _total([norm(weights[name]) for name in trained]),
             "moved": _total(list(moved.values())),
             **{f"moved_{name}": length for name, length in moved.items()},
-            "hidden_moved": _norm(seen.forward.hidden - compared.hidden),
-            "relative_step": _total([_norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
+            "hidden_moved": norm(seen.forward.hidden - compared.hidden),
+            "relative_step": _total([norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
         }
         if compared.test is not None:
             forward = self.forward(weights, compared.test)
             metrics["test_loss"] = objective.loss.objective(forward.outputs, compared.test.y)
         return metrics
-
-    def view(self, weights: Params, problem: Problem, forward: Forward) -> NetworkView:
-        """What a user's own metrics see."""
-        errors = forward.outputs - problem.y
-        return NetworkView(weights, problem.x, forward.outputs, errors, forward.hidden, forward.attention)
 
     def compared(
         self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
@@ -197,9 +177,5 @@ def rounded_relu(x: Array, width: float) -> Array:
     return jnp.where(x > 0, 0.5 * (x + root), 0.5 * width * width / (root - jnp.minimum(x, 0.0)))
 
 
-def _norm(array: Value) -> Array:
-    return jnp.sqrt(jnp.sum(jnp.square(array)))
-
-
 def _total(norms: list[Array]) -> Array:
-    return _norm(jnp.stack(norms))
+    return norm(jnp.stack(norms))

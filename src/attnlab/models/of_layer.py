@@ -13,6 +13,7 @@ from attnlab.errors import InputError, message
 from attnlab.models.attention import Attention, check_weights
 from attnlab.models.heads import HeadLike
 from attnlab.models.losses import LossLike
+from attnlab.models.powers import check_finite
 from attnlab.models.precision import in_float64
 from attnlab.models.scaled import GivenWeights
 
@@ -54,21 +55,13 @@ def excess_loss(
         raise InputError(message("The excess loss is measured at a fixed head; `weights` holds a trained `u`."))
     sign, log_size = model.excess(tokens, weights, loss)
     if log:
-        known = (sign < 0) | np.isneginf(log_size) | np.isfinite(log_size)
-        _check_known(known & ~np.isnan(sign))
+        below = (sign < 0) | np.isneginf(log_size)
+        check_finite("excess_loss", [sign, np.where(below, 0.0, log_size)], "log=True")
         return np.where(sign < 0, np.nan, log_size)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         value = sign * np.exp(log_size)
-    _check_known(np.isfinite(value))
+    check_finite("excess_loss", [value], "log=True")
     return value
-
-
-def _check_known(known: np.ndarray) -> None:
-    """Refuse a value that is beyond floats; most often its logarithm is not."""
-    if not np.all(known):
-        raise InputError(
-            message("The excess_loss at `weights` is not finite: beyond 1.8e308, or not a number.", "log=True")
-        )
 
 
 def attention(tokens: Tokens, weights: GivenWeights) -> Array:

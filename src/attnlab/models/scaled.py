@@ -67,7 +67,7 @@ def _of_order_one(leaf: Array) -> tuple[Array, Array]:
     return leaf / divisor, jnp.log(divisor)
 
 
-def norm(leaf: Array) -> Array:
+def norm(leaf: Value) -> Array:
     """Euclidean norm of one leaf whose entries are of order one."""
     return jnp.sqrt(jnp.sum(jnp.square(leaf)))
 

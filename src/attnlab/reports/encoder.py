@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import instance, one_of
+from attnlab.checks import instance, no_batch, one_of
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -264,8 +264,7 @@ def encoder_report(
     (False, True, ['(2)', '(3)'])
     """
     data = Sequences.of(data, "data")
-    if data.trials is not None:
-        raise InputError(message(f"`data` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+    no_batch("data", data)
     _check(model)
     one_of("loss", loss, tuple(REDUCTIONS))
     if step is not None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.checks import instance
+from attnlab.checks import instance, no_batch
 from attnlab.data.directions import misalignment
 from attnlab.data.tokens import Array
-from attnlab.errors import InputError, message
 from attnlab.models.attention import Attention
 from attnlab.models.losses import LossLike, as_loss
 from attnlab.models.model import Data, HeadTokens, Model
@@ -174,8 +173,7 @@ def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: Loss
     given = Attention.of_weights(weights) if model is None else model
     explained = instance("model", given, Model, "an al.Model", "the order is (data, model, weights)")
     accepted = explained.accepts(data)
-    if accepted.trials is not None:
-        raise InputError(message(f"`data` is a batch of {accepted.trials} trials; wanted one data set.", "data[0]"))
+    no_batch("data", accepted)
     chosen = as_loss(explained.usual_loss if loss is None else loss)
     outputs = explained.outputs(accepted, weights)
     error, margin = _fit(outputs, accepted.y)

@@ -7,7 +7,7 @@
 | `attnlab.theory.multihead` | *On the Optimization and Generalization of Multi-head Attention* |
 | `attnlab.theory.encoder` | *On the Convergence of Encoder-only Shallow Transformers* |
 
-What all of them share, and the names of the first two papers, are here too:
+What all of them share, and the names of the first two papers, are here:
 
 | name | what |
 |---|---|
@@ -15,10 +15,11 @@ What all of them share, and the names of the first two papers, are here too:
 | `is_locally_optimal`, `locally_optimal_selections` | can descent settle on this selection, and on which? |
 | `support_indices` | the tokens that hold the margin |
 | `assumption_b1`, `assumption_b1_proxy`, `assumption_b2`, `assumption_c`, `assumption_d` | do they hold here? |
+| `interpolation_room` | how far constraints are from being tight all at once |
 | `local_cone`, `in_cone` | the neighbourhood of a max-margin direction that descent does not leave |
 | `barrier`, `in_barrier_cone`, `default_eps`, `score_sides` | the cone of the local regularization path |
 | `lipschitz_constants`, `loss_constants` | how fast the gradient can change |
-| `rate_constants` | Lambda, B, the score gaps and what the rates make of them |
+| `rate_constants`, `RateConstants` | Lambda, B, the score gaps and what the rates make of them |
 | `assumption_1`, `assumption_2`, `initialization` | nearly orthogonal tokens, equal scores, a small start |
 | `condition_1`, `JointModel` | what joint training of head and attention asks for |
 | `rate_bounds` | explicit constants of the rates, printed and corrected (a module) |

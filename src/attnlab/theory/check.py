@@ -43,22 +43,12 @@ class Check:
 
     def record(self) -> dict[str, Any]:
         """The row of a table, by column."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "wanted": self.wanted,
-            "margin": self.margin,
-            "holds": self.holds,
-        }
+        return {name: getattr(self, name) for name in ("name", "value", "wanted", "margin", "holds")}
 
     def cells(self) -> dict[str, str]:
         """The same as text, without the name."""
-        return {
-            "value": shown_number(self.value),
-            "wanted": shown_number(self.wanted),
-            "margin": shown_number(self.margin),
-            "holds": "yes" if self.holds else "no",
-        }
+        numbers = {name: shown_number(getattr(self, name)) for name in ("value", "wanted", "margin")}
+        return {**numbers, "holds": "yes" if self.holds else "no"}
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain JSON; infinities become text."""
@@ -75,14 +65,8 @@ def at_least(name: str, value: float, wanted: float, evidence: Mapping[str, Any]
     """
     nothing_wanted = np.inf if value > 0 else 1.0
     ratio = value / wanted if wanted > 0 else nothing_wanted
-    return Check(
-        name=name,
-        value=value,
-        wanted=wanted,
-        margin=ratio,
-        holds=bool(ratio >= 1.0),
-        evidence={} if evidence is None else evidence,
-    )
+    holds = bool(ratio >= 1.0)
+    return Check(name=name, value=value, wanted=wanted, margin=ratio, holds=holds, evidence=evidence or {})
 
 
 def shown_number(value: float | None) -> str:

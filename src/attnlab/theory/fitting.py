@@ -32,6 +32,7 @@ from attnlab.checks import instance, number, one_of, real_array
 from attnlab.data.scale import ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.check import plain
 
 Family = Literal["power", "log2_over_t", "inverse_log", "stretched"]
 # log^2 t / t falls only beyond e^2, and log log t needs t > 1: all families start here.
@@ -120,20 +121,7 @@ class RateFit:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
-        return {
-            "family": self.family,
-            "rate": self.rate,
-            "low": self.low,
-            "high": self.high,
-            "local": self.local.tolist(),
-            "rates": self.rates.tolist(),
-            "between": None if self.between is None else list(self.between),
-            "misfit": self.misfit,
-            "first": self.first,
-            "last": self.last,
-            "records": self.records,
-            "reason": self.reason,
-        }
+        return plain(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -185,7 +173,8 @@ def fit_rate(
     >>> fit_rate(steps[:15], 3.0 / steps[:15]).reason
     'The range from 10 to 50.1 is shorter than a decade.'
     """
-    t, logs = _in_range(*_curves(steps, values, log_values), _family(family), start, stop)
+    one_of("family", family, FAMILIES)
+    t, logs = _in_range(*_curves(steps, values, log_values), start, stop)
     x, weights = _CLOCKS[family](t), _shares(np.log(t))
     rates, misfits = _slopes(x, logs, weights)
     local = np.stack([_slopes(x[part], logs[:, part], weights[part])[0] for part in _parts(np.log(t))], axis=1)
@@ -235,12 +224,12 @@ def compare_families(
     >>> compare_families(steps[:15], 1 / steps[:15]).reason
     'The range from 10 to 50.1 is shorter than a decade.'
     """
-    names_given: list[Family] = [
-        _family(name) for name in instance("families", families, Sequence, "names of families")
-    ]
+    names_given = list(instance("families", families, Sequence, "names of families"))
+    for name in names_given:
+        one_of("family", name, FAMILIES)
     if len(set(names_given)) < 2:
         raise InputError(message(f"`families` is {families!r}; wanted at least two to compare.", ", ".join(FAMILIES)))
-    t, logs = _in_range(*_curves(steps, values, log_values), "power", start, stop)
+    t, logs = _in_range(*_curves(steps, values, log_values), start, stop)
     fits = {name: fit_rate(t, log_values=logs, family=name) for name in names_given}
     misfits = np.stack([_slopes(_CLOCKS[name](t), logs, _shares(np.log(t)))[1] for name in fits])
     misfits = np.maximum(misfits, ROUNDING)
@@ -262,11 +251,6 @@ def compare_families(
     )
 
 
-def _family(family: Any) -> Family:
-    one_of("family", family, FAMILIES)
-    return family
-
-
 def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | None) -> tuple[Array, Array]:
     """Checked steps (R,) and logarithms (trials, R)."""
     if (values is None) == (log_values is None):
@@ -285,7 +269,7 @@ def _curves(steps: ArrayLike, values: ArrayLike | None, log_values: ArrayLike | 
     return t, np.atleast_2d(y)
 
 
-def _in_range(t: Array, logs: Array, family: Family, start: float | None, stop: float | None) -> tuple[Array, Array]:
+def _in_range(t: Array, logs: Array, start: float | None, stop: float | None) -> tuple[Array, Array]:
     """The records of the range; all of them must have a value, and every part enough of them."""
     first = FIRST_STEP if start is None else number("start", start)
     last = np.inf if stop is None or (isinstance(stop, float) and stop == np.inf) else number("stop", stop)

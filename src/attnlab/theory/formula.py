@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attnlab.checks import finite_array, flag as flag, instance, number, one_of, real_array, shown, whole
+from attnlab.checks import flag as flag, instance, number, one_of, real_array, shown
 from attnlab.errors import InputError, message
 
 Domain = Callable[[str, Any], Any]
@@ -30,8 +30,6 @@ POSITIVE: Domain = partial(number, above=0)
 AT_LEAST_ZERO: Domain = partial(number, least=0)
 AT_LEAST_ONE: Domain = partial(number, least=1)
 SHARE: Domain = partial(number, above=0, below=1)
-WHOLE: Domain = whole
-ARRAY: Domain = finite_array
 
 
 def keep(owner: Any, **domains: Domain) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, instance, number, whole
+from attnlab.checks import finite_array, instance, no_batch, number, whole
 from attnlab.data.directions import misalignment
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array
@@ -57,8 +57,7 @@ class Outputs:
     @classmethod
     def of(cls, data: Any, model: Model | None, weights: Any, head: HeadLike = "linear", name: str = "data") -> Outputs:
         """Of one data set; `name` is what errors call it."""
-        if getattr(data, "trials", None) is not None:
-            raise InputError(message(f"`{name}` is a batch of {data.trials} trials; wanted one data set.", "data[0]"))
+        no_batch(name, data)
         if model is None:
             model = Attention.of_weights(weights, head)
         wanted = "an al.Model, or None for one attention layer"
@@ -134,17 +133,12 @@ def ntk(
     if theirs.problem.x.shape[1:] != mine.problem.x.shape[1:]:
         raise InputError(message(f"`other` is {other!r}; wanted sequences with the T and d of {data!r}."))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        kernel = _kernel(mine, theirs, block)
+        columns = None if mine is theirs else theirs.problem.x
+        known = mine.model.tangent_kernel(mine.weights, mine.problem.x, columns, block)
+        kernel = _by_gradients(mine, theirs, block) if known is None else known
     _check_result("The tangent kernel", kernel, mine)
     # To the last digit, which products of matrices do not promise.
     return 0.5 * kernel + 0.5 * kernel.T if other is None else kernel
-
-
-def _kernel(mine: Outputs, theirs: Outputs, block: int) -> Array:
-    """As the model knows best."""
-    columns = None if mine is theirs else theirs.problem.x
-    known = mine.model.tangent_kernel(mine.weights, mine.problem.x, columns, block)
-    return _by_gradients(mine, theirs, block) if known is None else known
 
 
 def _check_result(what: str, result: Array, maps: Outputs) -> None:

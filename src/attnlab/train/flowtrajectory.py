@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.data.files import read_npz, write_npz
 from attnlab.data.tokens import Array
-from attnlab.errors import InputError, message
-from attnlab.train.trajectory import Facts, Trained
+from attnlab.train.trajectory import Facts, Saved
 
 # A token whose weight falls faster than t^-1/2 loses it. One that is left behind falls like t^-margin with margin at
 # least 1 (the generalized max-margin problem), one that stays has exponent 0: this is halfway.
@@ -30,7 +26,7 @@ class FlowStatus(Enum):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class FlowTrajectory(Trained):
+class FlowTrajectory(Saved):
     """A run of `flow`: where it ended, what was measured on the way, and how hard it was to integrate.
 
     Attributes:
@@ -52,6 +48,9 @@ class FlowTrajectory(Trained):
         config: settings and seed, with data and functions as fingerprints.
         versions: of attnlab and of the libraries below it.
     """
+
+    kind = ("flow", "flow")
+    facts = (*Saved.facts, "time", "failures")
 
     times: Array
     metrics: Mapping[str, Array]
@@ -98,44 +97,7 @@ class FlowTrajectory(Trained):
         where = f"{trials}time={self.time:.4g}, norm={self._norm(self.trials):.4g}, steps={int(np.sum(self.steps))}"
         return f"FlowTrajectory({'+'.join(self.weights)}, {where}, {self.status.name.lower()})"
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything to one npz file; an old file is replaced only once the new one is whole."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        for group in _GROUPS:
-            arrays |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
-        facts = {
-            "kind": "flow",
-            "time": self.time,
-            "status": self.status.name,
-            "failures": {str(i): why for i, why in self.failures.items()},
-            "seconds": self.seconds,
-            "config": dict(self.config),
-            "versions": dict(self.versions),
-        }
-        return write_npz(path, arrays, facts)
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> FlowTrajectory:
-        """Read what `save` wrote."""
-        wanted = "a flow saved by FlowTrajectory.save"
-        arrays, facts = read_npz(path, wanted)
-        if facts.pop("kind", None) != "flow":
-            raise InputError(message(f"`{path}` is not a saved flow; wanted {wanted}."))
-        try:
-            return cls._from_file(arrays, facts)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(message(f"`{path}` lacks parts of a flow; wanted {wanted}.", "save it again")) from error
-
-    @classmethod
-    def _from_file(cls, arrays: dict[str, np.ndarray], facts: Facts) -> FlowTrajectory:
-        groups: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
-        for key in [key for key in arrays if "/" in key]:
-            group, _, name = key.partition("/")
-            groups[group][name] = arrays.pop(key)
-        status = FlowStatus[facts.pop("status")]
-        failures = {int(i): why for i, why in facts.pop("failures").items()}
-        return cls(status=status, failures=failures, **facts, **arrays, **groups)  # pyright: ignore[reportArgumentType]
-
-
-_ARRAYS = ("times", "selected", "attention", "exponent", "reached", "steps", "evaluations", "jacobians")
-_GROUPS = ("metrics", "weights", "initial")
+    def _fields(cls, parts: Facts) -> Facts:
+        failures = {int(i): why for i, why in parts["failures"].items()}
+        return parts | {"status": FlowStatus[parts["status"]], "failures": failures}

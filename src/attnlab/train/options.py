@@ -41,25 +41,16 @@ class Stops:
 
 def the_model(model: object, options: LayerOptions) -> Model:
     """`model`, or the layer that the options are short for."""
-    named = {"width" if name == "rank" else name: value for name, value in options.items()}
+    fields = {name: "width" if name == "rank" else name for name in options}
     if model is None:
-        return Attention(**cast(Any, named))
+        return Attention(**cast(Any, {fields[name]: value for name, value in options.items()}))
     hint = "al.models.MultiHead(heads=8), or your own subclass of al.Model"
     chosen = instance("model", model, Model, "an al.Model, or None", hint)
     # Where it stands as it is by default it may be said, as a caller that passes options on does.
-    given = [name for name, value in options.items() if value != _USUAL[name]]
+    given = [name for name, value in options.items() if value != getattr(Attention, fields[name])]
     if given:
         raise InputError(message(f"`{given[0]}` is not for a `model`, which says itself what is trained."))
     return chosen
-
-
-_USUAL: dict[str, object] = {
-    "parameterization": "W",
-    "head": "linear",
-    "train_head": False,
-    "rank": None,
-    "engine": "auto",
-}
 
 
 def split(options: dict[str, Any]) -> tuple[LayerOptions, float, Stops]:

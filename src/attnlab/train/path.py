@@ -123,7 +123,7 @@ def regularization_path(
     if model is None:
         axis = check_toward(cast(ArrayLike | None, toward), cast(Tokens, data))
     else:
-        axis = weights_toward(toward, searched, data)
+        axis = weights_toward(toward, searched, data, blank)
     unit_radius = np.ones(data.trials or 1) if axis is None else sizes(axis, norm)
     check_lengths(multiples, unit_radius)
     lead = 0 if data.trials is None else 1

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, shown, whole_array
+from attnlab.checks import finite_array, shown
 from attnlab.data.directions import unit
-from attnlab.data.selection import TIE, scores
+from attnlab.data.scale import lengths
+from attnlab.data.selection import TIE, scores, token_numbers
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import Head
 from attnlab.models.layer import LayerProblem
-from attnlab.models.model import Data, Model, Shapes, unit_rows
+from attnlab.models.model import Data, Model, Shapes, Weights, unit_rows
 from attnlab.models.scaled import GivenWeights, Tree
 from attnlab.train.sphere import Cone, shield
 
@@ -53,13 +54,18 @@ def check_toward(toward: ArrayLike | None, tokens: Tokens) -> Array | None:
     return np.array(np.broadcast_to(given, (tokens.trials or 1, *wanted)))
 
 
-def weights_toward(toward: GivenWeights | None, model: Model, data: Data) -> Array | None:
-    """Weights by name as a vector for each trial."""
+def weights_toward(toward: GivenWeights | None, model: Model, data: Data, blank: Weights) -> Array | None:
+    """Weights by name as a vector of the trained parameters for each trial; `blank` are weights of the right shapes."""
     if toward is None:
         return None
     weights = model.check(data, toward, "toward")
-    rows = [w.reshape(data.trials or 1, -1) for w in weights.values()]
-    vectors = np.concatenate(rows, axis=1)
+    given, wanted = ({name: w.shape for name, w in named.items()} for named in (weights, blank))
+    if given != wanted:
+        raise InputError(message(f"`toward` has weights of shapes {given}; wanted {wanted}."))
+    held = model.held(data, blank, isotropic=True)
+    params = weights if held is None else held.params(weights)
+    trained = [name for name, weight in model.shapes(data).items() if weight.trained]
+    vectors = np.concatenate([params[name].reshape(data.trials or 1, -1) for name in trained], axis=1)
     if not vectors.any(axis=1).all():
         raise InputError(message("`toward` is zero; wanted a direction for every trial."))
     return vectors
@@ -76,7 +82,9 @@ def check_lengths(multiples: Array, unit_radius: Array) -> None:
 
 
 def sizes(W: Array, norm: str) -> Array:
-    """The Frobenius or nuclear norm of each matrix, safe at any scale."""
+    """The Frobenius or nuclear norm of each matrix, or the length of each vector, safe at any scale."""
+    if W.ndim == 2:
+        return lengths(W)
     top = np.abs(W).max(axis=(-2, -1))
     unit = W / np.where(top > 0, top, 1.0)[:, None, None]
     with np.errstate(over="ignore"):  # of a W near the end of floats; its radius is refused
@@ -93,13 +101,7 @@ def cone_of(
     if toward is None:
         hint = "toward=al.solve_margin(tokens, selected).W"
         raise InputError(message("`selected` without `toward`: a local path starts from a max-margin matrix.", hint))
-    chosen = whole_array("selected", selected, f"token numbers of shape {tokens.y.shape}")
-    if chosen.shape != tokens.y.shape:
-        raise InputError(message(f"`selected` has shape {chosen.shape}; wanted token numbers of {tokens.y.shape}."))
-    if chosen.min() < 0 or chosen.max() >= tokens.T:
-        raise InputError(message(f"`selected` must hold token numbers from 0 to {tokens.T - 1}."))
-    if not np.take_along_axis(tokens.visible, chosen[..., None], axis=-1).all():
-        raise InputError(message("`selected` names tokens that the mask hides from their query."))
+    chosen = token_numbers("selected", selected, tokens)
     gamma = scores(tokens, head).reshape(*problem.y.shape, tokens.T)
     visible = tokens.visible.reshape(gamma.shape)
     chosen = chosen.reshape(problem.y.shape)
@@ -198,13 +200,11 @@ class Starts:
         if self.width is None:
             return direction.reshape(len(W), -1)
         left, values, right = np.linalg.svd(direction)
-        root = np.zeros((len(W), max(self.width, values.shape[1])))
-        root[:, : values.shape[1]] = np.sqrt(values)
-        root = root[:, : self.width]
         rank = min(self.width, values.shape[1])
+        root = np.sqrt(values[:, None, :rank])
         K, Q = np.zeros((2, len(W), W.shape[1], self.width))
-        K[..., :rank] = left[..., :rank] * root[:, None, :rank]
-        Q[..., :rank] = right.transpose(0, 2, 1)[..., :rank] * root[:, None, :rank]
+        K[..., :rank] = left[..., :rank] * root
+        Q[..., :rank] = right.transpose(0, 2, 1)[..., :rank] * root
         factors = np.concatenate([K.reshape(len(W), -1), Q.reshape(len(W), -1)], axis=1)
         return unit_rows(unit_rows(factors) + NOISE * noise)
 

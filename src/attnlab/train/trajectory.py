@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,52 @@ class Trained:
         return self.weights[name]
 
 
+class Saved(Trained):
+    """A run that has one npz file to itself; its fields are arrays, but for `groups` of arrays and `facts`."""
+
+    kind: ClassVar[tuple[str, str]]  # as files name it, and messages
+    groups: ClassVar[tuple[str, ...]] = ("metrics", "weights", "initial")
+    facts: ClassVar[tuple[str, ...]] = ("status", "seconds", "config", "versions")
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything to one npz file; an old file is replaced only once the new one is whole."""
+        arrays, facts = {}, {"kind": self.kind[0]}
+        for name, value in vars(self).items():
+            if name in self.facts:
+                facts[name] = value.name if isinstance(value, Enum) else value
+            elif name in self.groups:
+                parts = value if isinstance(value, Mapping) else dict(enumerate(value))
+                arrays |= {f"{name}/{key}": part for key, part in parts.items()}
+            else:
+                arrays[name] = value
+        return write_npz(path, arrays, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote."""
+        kind, what = cls.kind
+        wanted = f"a {what} saved by {cls.__name__}.save"
+        arrays, facts = read_npz(path, wanted)
+        if facts.pop("kind", None) != kind:
+            raise InputError(message(f"`{path}` is not a saved {what}; wanted {wanted}."))
+        try:
+            groups: dict[str, dict[str, np.ndarray]] = {group: {} for group in cls.groups}
+            for key in [key for key in arrays if "/" in key]:
+                group, _, name = key.partition("/")
+                groups[group][name] = arrays.pop(key)
+            return cls(**cls._fields(facts | arrays | groups))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            problem = f"`{path}` lacks parts of a {what}; wanted {wanted}."
+            raise InputError(message(problem, f"save the {what} again")) from error
+
+    @classmethod
+    def _fields(cls, parts: Facts) -> Facts:
+        """What stands in a file as the fields of a run."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Trajectory(Trained):
+class Trajectory(Saved):
     """A run of `descend`: where it ended, what was measured on the way, and what it takes to continue or repeat it.
 
     Attributes:
@@ -95,6 +139,10 @@ class Trajectory(Trained):
         underflow_at: the first step at which entries of the gradient underflowed that a plain optax rule was given, ()
             or (trials,); -1 for none, and for rules of attnlab, which take gradients of any size.
     """
+
+    kind = ("trajectory", "run")
+    groups = (*Saved.groups, "rule_state")
+    facts = (*Saved.facts, "trials", "last_step")
 
     steps: NDArray[np.int64]
     metrics: Mapping[str, Array]
@@ -139,67 +187,13 @@ class Trajectory(Trained):
         where = f"{trials}step={self.last_step}{loss}, norm={self._norm(self.trials):.4g}"
         return f"Trajectory({what}, {where}, {self.status.name.lower()})"
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything to one npz file; an old file is replaced only once the new one is whole."""
-        arrays: dict[str, np.ndarray] = {"steps": self.steps, "selected": self.selected}
-        arrays |= {name: getattr(self, name) for name in _SIGNS}
-        for group in ("metrics", "weights", "initial"):
-            arrays |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
-        arrays |= {f"rule_state/{i}": leaf for i, leaf in enumerate(self.rule_state)}
-        facts = {
-            "kind": "trajectory",
-            "trials": self.trials,
-            "last_step": self.last_step,
-            "status": self.status.name,
-            "seconds": self.seconds,
-            "config": dict(self.config),
-            "versions": dict(self.versions),
-        }
-        return write_npz(path, arrays, facts)
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Trajectory:
-        """Read what `save` wrote."""
-        wanted = "a run saved by Trajectory.save"
-        arrays, facts = read_npz(path, wanted)
-        if facts.get("kind") != "trajectory":
-            raise InputError(message(f"`{path}` is not a saved run; wanted {wanted}."))
-        try:
-            return cls._from_file(arrays, facts)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                message(f"`{path}` lacks parts of a run; wanted {wanted}.", "save the run again")
-            ) from error
-
-    @classmethod
-    def _from_file(cls, arrays: dict[str, np.ndarray], facts: Facts) -> Trajectory:
-        groups: dict[str, dict[str, np.ndarray]] = {
-            "metrics": {},
-            "weights": {},
-            "initial": {},
-            "rule_state": {},
-        }
-        for key, value in arrays.items():
-            group, _, name = key.partition("/")
-            if name:
-                groups[group][name] = value
-        state = groups.pop("rule_state")
-        return cls(
-            steps=arrays["steps"],
-            selected=arrays["selected"],
-            trials=facts["trials"],
-            last_step=facts["last_step"],
-            status=Status[facts["status"]],
-            seconds=facts["seconds"],
-            config=facts["config"],
-            versions=facts["versions"],
-            rule_state=tuple(state[str(i)] for i in range(len(state))),
-            **{name: arrays[name] for name in _SIGNS if name in arrays},  # pyright: ignore[reportArgumentType]
-            **groups,
-        )
+    def _fields(cls, parts: Facts) -> Facts:
+        state = parts["rule_state"]
+        leaves = tuple(state[str(i)] for i in range(len(state)))
+        return parts | {"status": Status[parts["status"]], "rule_state": leaves}
 
 
-_SIGNS = ("stalled_at", "underflow_at")
 # What is infinite or NaN only where it overflowed, or where the weights did.
 _FINITE = (
     "loss",

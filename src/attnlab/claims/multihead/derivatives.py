@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from attnlab.data.tokens import Array, Tokens
+from attnlab.models.multihead import Decoder
 from attnlab.theory.multihead import attention_of
-from attnlab.theory.multihead.bounds import Decoder
 
 
 class Head(NamedTuple):

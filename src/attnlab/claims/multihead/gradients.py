@@ -15,8 +15,8 @@ from attnlab.claims.scale import Scale
 from attnlab.claims.verdict import Kind, Slip
 from attnlab.data.tokens import Array
 from attnlab.models import MultiHead
+from attnlab.models.multihead import Decoder
 from attnlab.theory.multihead import Shape, token_bounds
-from attnlab.theory.multihead.bounds import Decoder
 
 SIZES = ((2, 2), (4, 3), (3, 5))  # (T, d) of random draws
 IN_LINE = ((2, 1, 1.0), (4, 1, 3.0), (2, 8, 1.0))  # (T, d, R) of tokens in line

@@ -11,7 +11,9 @@ import numpy as np
 
 from attnlab.data.mixture import Noise, tokenized_mixture
 from attnlab.data.tokens import Array, Tokens
-from attnlab.theory.multihead import Mixture, PhaseOne, centre, output_slope, phase_one, theta_star
+from attnlab.models.multihead import MultiHead
+from attnlab.theory.multihead import Mixture, PhaseOne, centre, phase_one, theta_star
+from attnlab.theory.multihead.ntk import slopes
 
 ROUNDING = 1e-12
 
@@ -121,4 +123,5 @@ def started(
 def linearized_margins(tokens: Tokens, phase: PhaseOne) -> Array:
     """y times the derivative of the output along theta*, for each sequence."""
     along = theta_star(np.asarray(tokens.info["patterns"]), tokens.T, phase.alpha, phase.counts)
-    return tokens.y * output_slope(tokens.x, phase.weights, along, phase.counts)
+    model = MultiHead(int(phase.heads), counts=phase.counts)
+    return tokens.y * slopes(tokens, model, phase.weights, along)

@@ -13,12 +13,10 @@ from attnlab.data.scale import lengths, matrix_lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.check import Check
-from attnlab.theory.encoder.checks import EPS, sequences, within_float64
+from attnlab.theory.encoder.checks import BLOCK, EPS, sequences, within_float64
 
 # Singular values below this share of the largest of a sequence do not count for its rank.
 RANK = 1e-10
-# Numbers that products of a block of sequences may take: 64 MB.
-BLOCK = 8_000_000
 # Points of the empirical tail.
 POINTS = 50
 # Entries of tokens up to which similarities do not overflow.

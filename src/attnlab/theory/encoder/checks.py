@@ -10,6 +10,8 @@ from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
 EPS = float(np.finfo(np.float64).eps)
+# Numbers that the largest array of a block of sequences may take: 64 MB.
+BLOCK = 8_000_000
 
 
 def finite(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Array:

@@ -22,7 +22,7 @@ from attnlab.errors import InputError, message
 from attnlab.theory.check import Check, at_least
 from attnlab.theory.encoder.checks import EPS, finite, sequences
 from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula, keep
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula, keep, of_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +260,9 @@ class Constants:
         """`1 / C`; inf where C is 0, that is, where all tokens are 0."""
         C = self.smoothness(corrected=corrected)
         return 1.0 / C if C > 0 else np.inf
+
+
+OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
 
 
 def _norm(array: Array) -> float:

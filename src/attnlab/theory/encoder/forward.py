@@ -16,12 +16,10 @@ from numpy.typing import ArrayLike
 from attnlab.checks import instance, number, whole
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import finite, sequences
+from attnlab.theory.encoder.checks import BLOCK, finite, sequences
 
 # The four parameters, by the letter that the theory gives them.
 NAMES = {"Q": "W_Q", "K": "W_K", "V": "W_V", "O": "w_O"}
-# Numbers that the preactivations of a block of sequences may take: 64 MB.
-BLOCK = 8_000_000
 
 
 class Forward(NamedTuple):

@@ -28,11 +28,9 @@ from attnlab.checks import number, one_of
 from attnlab.data.scale import exponent, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import EPS, finite, sequences, within_float64
+from attnlab.theory.encoder.checks import BLOCK, EPS, finite, sequences, within_float64
 
 Pool = Literal["mean", "sum"]
-# Numbers that the kernel of a block of sequences may take: 64 MB.
-BLOCK = 8_000_000
 # sin t - t cos t = sum_k (-1)^(k+1) 2k / (2k+1)! t^(2k+1), to the last digit for t < 1.
 _SERIES = [(-1.0) ** (k + 1) * 2.0 * k / float(np.prod(np.arange(1.0, 2.0 * k + 2.0))) for k in range(9, 0, -1)]
 

@@ -26,10 +26,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnlab.theory.encoder.constants import Constants
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula, of_class
-
-OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
+from attnlab.theory.encoder.constants import OF_CONSTANTS, Constants
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
 
 
 @formula(nu=AT_LEAST_ZERO, a=AT_LEAST_ZERO, delta=SHARE)

@@ -13,10 +13,8 @@ from numpy.typing import ArrayLike
 
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.constants import Constants
-from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, flag, formula, numbers, of_class
-
-OF_CONSTANTS = of_class(Constants, "al.theory.encoder.Constants")
+from attnlab.theory.encoder.constants import OF_CONSTANTS, Constants
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, flag, formula, numbers
 
 
 @formula(gamma=POSITIVE, alpha=AT_LEAST_ZERO, t=numbers(least=0, infinite=True), c=POSITIVE)

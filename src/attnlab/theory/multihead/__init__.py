@@ -51,7 +51,6 @@ from attnlab.theory.multihead.margins import (
     gamma_star as gamma_star,
     largest_ordered_signal as largest_ordered_signal,
     oracle_weights as oracle_weights,
-    output_slope as output_slope,
     saturation_scale as saturation_scale,
     score_bounds as score_bounds,
     theta_opt as theta_opt,

@@ -16,7 +16,7 @@ those of the paper or the sharper ones, which do not grow with the dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,8 @@ from attnlab.checks import finite_array, one_of, whole
 from attnlab.data.scale import lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.models.multihead import DECODERS, Decoder
 from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, flag, formula, keep, of_class
-
-Decoder = Literal["full", "pooling", "last"]
 
 # Head requirements of the paper, sqrt(H) >= c sqrt(T d) R^3 (3 sqrt(d) R^2 (3 D + g) + 1) D^2, have one of these c.
 TRAINING, GENERALIZATION = 36.0, 256.0
@@ -56,7 +55,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         keep(self, T=AT_LEAST_ONE, d=AT_LEAST_ONE, R=AT_LEAST_ONE)
-        one_of("decoder", self.decoder, ("full", "pooling", "last"))
+        one_of("decoder", self.decoder, DECODERS)
         flag("sharp", self.sharp)
 
     @classmethod

@@ -16,7 +16,6 @@ bounds that hold for every sequence of the mixture whose noise keeps to its boun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,11 +159,6 @@ def saturation_scale(A: ArrayLike, share: ArrayLike, eps: ArrayLike) -> Array:
     below 0: a negative Gamma would turn the order round.
     """
     A_, share_, eps_ = (np.asarray(a, dtype=np.float64) for a in (A, share, eps))
-    try:
-        np.broadcast_shapes(A_.shape, share_.shape, eps_.shape)
-    except ValueError as error:
-        shapes = f"`A`, `share` and `eps` have shapes {A_.shape}, {share_.shape} and {eps_.shape}"
-        raise InputError(message(f"{shapes}; wanted shapes that broadcast.")) from error
     return np.maximum(0.0, 2.0 / A_ * np.log((1.0 / share_ - 1.0) / eps_))
 
 
@@ -268,46 +262,3 @@ def _patterns(patterns: Array) -> Array:
     if rows.ndim != 2 or len(rows) < 2 or not rows.size:
         raise InputError(message(f"`patterns` has shape {rows.shape}; wanted (M + 2, d): mu+, mu-, nu_1, ..., nu_M."))
     return rows
-
-
-@formula(counts=numbers(least=0))
-def output_slope(x: Array, at: dict[str, Array], along: dict[str, Array], counts: ArrayLike) -> Array:
-    """Derivative (n,) of the outputs of multi-head attention with full decoders at `at`, along `along`.
-
-    Both hold U (G, T, d) and W (G, d, d), one entry for each group of equal heads, with these counts; `along` is what
-    each head of a group moves by. With A = softmax(x W x^T) and Q = U x^T it is `H^(-1/2)` times the sum over heads of
-    `<dU, A x> + <A (Q - rowsum(A Q)), x dW x^T>`.
-    """
-    heads = np.asarray(counts, dtype=np.float64)
-    x = finite_array("x", x)
-    at, along = _groups("at", at, x, heads), _groups("along", along, x, heads)
-    swapped = np.swapaxes(x, -1, -2)
-    total = np.zeros(x.shape[0])
-    for c, U, W, dU, dW in zip(heads, at["U"], at["W"], along["U"], along["W"], strict=True):
-        A = attention_weights(x, W)
-        Q = U @ swapped
-        centred = A * (Q - np.sum(A * Q, axis=-1, keepdims=True))
-        total += c * np.sum(A * (dU @ swapped) + centred * (x @ dW @ swapped), axis=(-2, -1))
-    slopes = total / np.sqrt(heads.sum())
-    if not np.isfinite(slopes).all():
-        sizes = ", ".join(f"{name} {np.abs(part).max():.1e}" for name, part in along.items())
-        problem = f"`x` has entries up to {np.abs(x).max():.1e}, `along` up to {sizes}"
-        raise InputError(message(f"The slopes of the outputs are beyond float64; {problem}.", "smaller numbers"))
-    return slopes
-
-
-def _groups(name: str, weights: Mapping[str, Array], x: Array, counts: Array) -> dict[str, Array]:
-    """Checked weights U (G, T, d) and W (G, d, d) for tokens x (n, T, d) and heads of these counts (G,)."""
-    instance(name, weights, Mapping, "a mapping with U (G, T, d) and W (G, d, d)")
-    if x.ndim != 3 or not x.size or counts.ndim != 1 or not counts.sum() > 0:
-        shapes = f"`x` has shape {x.shape} and `counts` {counts.shape}"
-        raise InputError(message(f"{shapes}; wanted (n, T, d), and (G,) with some heads."))
-    G, (T, d) = counts.size, x.shape[1:]
-    own: dict[str, Array] = {}
-    for letter, wanted in (("U", (G, T, d)), ("W", (G, d, d))):
-        if letter not in weights:
-            raise InputError(message(f"`{name}` lacks {letter}; wanted U (G, T, d) and W (G, d, d)."))
-        own[letter] = finite_array(f"{name}[{letter}]", weights[letter])
-        if own[letter].shape != wanted:
-            raise InputError(message(f"`{name}[{letter}]` has shape {own[letter].shape}; wanted {wanted}."))
-    return own

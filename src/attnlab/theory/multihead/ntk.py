@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import instance, number
+from attnlab.checks import instance, no_batch, number
 from attnlab.data.scale import lengths
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -207,10 +207,7 @@ class _Parts:
     def of(cls, tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], block: int = BLOCK) -> _Parts:
         instance("tokens", tokens, Tokens, "al.Tokens")
         instance("model", model, MultiHead, "al.models.MultiHead")
-        if tokens.trials is not None:
-            raise InputError(
-                message(f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.", "tokens[0]")
-            )
+        no_batch("tokens", tokens)
         block = int(number("block", block, least=1, most=2.0**62))
         checked = model.check(tokens, weights)
         T, d = tokens.T, tokens.d

@@ -19,9 +19,8 @@ from attnlab.checks import finite_array, instance, number, one_of, whole
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.multihead import MultiHead
+from attnlab.models.multihead import DECODERS, Decoder, MultiHead
 from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
-from attnlab.theory.multihead.bounds import Decoder
 from attnlab.theory.multihead.guarantees import GoodStart
 from attnlab.theory.multihead.margins import OF_MIXTURE, Mixture, gamma_star
 
@@ -100,7 +99,7 @@ def phase_one(
         raise InputError(message("`tokens` have a trial axis; phase one takes one data set.", "tokens[trial]"))
     if number("heads", heads) != round(number("heads", heads, least=1, most=1e18)):
         raise InputError(message(f"`heads` is {heads}; wanted a whole number from 1 to 1e18."))
-    one_of("decoder", decoder, ("full", "pooling", "last"))
+    one_of("decoder", decoder, DECODERS)
     one_of("alpha_law", alpha_law, ("sign", "uniform"))
     alpha, counts = _groups(int(heads), alpha_law, np.random.default_rng(whole("seed", seed, 0)))
     c = mean_row(tokens)

@@ -18,16 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from attnlab.data.tokens import Array
-from attnlab.theory.formula import (
-    AT_LEAST_ZERO,
-    NUMBER,
-    POSITIVE,
-    SHARE,
-    choice,
-    flag,
-    formula,
-    numbers,
-)
+from attnlab.theory.formula import AT_LEAST_ZERO, NUMBER, POSITIVE, SHARE, choice, flag, formula, numbers
 from attnlab.theory.rates.jointmodel import (
     LOSS_RATIO as LOSS_RATIO,
     LOSS_RATIO_NEEDED as LOSS_RATIO_NEEDED,

@@ -15,7 +15,7 @@ from attnlab.checks import instance, number, whole_array
 from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
-from attnlab.theory.check import Check
+from attnlab.theory.check import Check, at_least
 from attnlab.theory.formula import (
     AT_LEAST_ZERO,
     POSITIVE,
@@ -188,15 +188,7 @@ def condition_1(
         **{f"{name} / eta": cap / step for name, cap in caps.items()},
     }
     ratios = {name: float(ratio) for name, ratio in ratios.items()}
-    least = min(ratios.values())
-    return Check(
-        name=f"Condition 1 ({form})",
-        value=least,
-        wanted=1.0,
-        margin=least,
-        holds=least >= 1,
-        evidence={"ratios": ratios},
-    )
+    return at_least(f"Condition 1 ({form})", min(ratios.values()), 1.0, {"ratios": ratios})
 
 
 OF_MODEL = of_class(JointModel, "al.theory.JointModel")

@@ -11,7 +11,7 @@ from attnlab.data.products import orthogonality_ratios
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Tokens
 from attnlab.svm import MarginSolution
-from attnlab.theory.check import Check
+from attnlab.theory.check import Check, at_least
 from attnlab.theory.formula import formula
 from attnlab.theory.rates.constants import RateConstants, one_query, rate_constants
 from attnlab.theory.svm.assumptions import assumption_b2
@@ -56,8 +56,7 @@ def assumption_1(tokens: Tokens, *, constants: RateConstants | None = None) -> C
         "tied": int((count > 1).sum()),
         "margin_proof": ratios.printed if vacuous else ratios.printed * share,
     }
-    least = ratios.printed
-    return Check(name="1", value=least, wanted=1.0, margin=least, holds=least >= 1, evidence=evidence)
+    return at_least("1", ratios.printed, 1.0, evidence)
 
 
 def assumption_2(tokens: Tokens, *, tolerance: float = 1e-10) -> Check:

@@ -12,7 +12,7 @@ import numpy as np
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError
 from attnlab.svm import MarginSolution
-from attnlab.theory.check import Check, plain
+from attnlab.theory.check import Check, at_least, plain
 from attnlab.theory.fitting import Family
 from attnlab.theory.rates.bounds import first_time, largest_step, polyak_constants
 from attnlab.theory.rates.constants import RateConstants, rate_constants
@@ -190,10 +190,7 @@ def predict(rule: Any, here: Setting, *, capped: float | None) -> Prediction:
 
 def _ratios(margins: Mapping[str, float]) -> tuple[Check, ...]:
     """Each ratio of what there is to what is wanted as a check, which holds from 1 on."""
-    return tuple(
-        Check(name=name, value=ratio, wanted=1.0, margin=ratio, holds=bool(ratio >= 1))
-        for name, ratio in margins.items()
-    )
+    return tuple(at_least(name, ratio, 1.0) for name, ratio in margins.items())
 
 
 def _hypotheses(name: str, settings: Mapping[str, Any], here: Setting) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import LARGEST, instance, whole
+from attnlab.checks import LARGEST, instance, no_batch, whole
 from attnlab.data.scale import rescaled
 from attnlab.data.selection import TIE, TokenHead, comparable_scores
 from attnlab.data.tokens import Array, Tokens
@@ -337,13 +337,7 @@ def _judged(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution, 
 def one_data_set(tokens: Tokens) -> Tokens:
     """`tokens`, refused if it is something else or a batch."""
     instance("tokens", tokens, Tokens, "al.Tokens")
-    if tokens.trials is not None:
-        raise InputError(
-            message(
-                f"`tokens` is a batch of {tokens.trials} trials; wanted one data set.",
-                "tokens[i] is trial i, and its selection is run.selected[i]",
-            )
-        )
+    no_batch("tokens", tokens, "tokens[i] is trial i, and its selection is run.selected[i]")
     return tokens
 
 
