@@ -47,6 +47,7 @@ DOCUMENTED = {
         "RateConstants",
         r"Lambda|kappa.*|upsilon.*|zeta.*|head_margin",
     ): "inf",  # nothing separates, equal scores, large gaps
+    ("ModelReport", r"loss|log_loss|log_gradient_norm"): "inf",  # a loss beyond floats; the logarithm of zero
     ("Promise", r"heads"): "nan",  # gamma_star is not above zero
     ("InitializationReport", r"step"): "nan",  # no step was given
     ("Trajectory", r"metrics\['(log_.*|margin)'\]"): "inf nan",  # the logarithm of zero, or of a negative excess

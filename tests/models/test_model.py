@@ -251,8 +251,13 @@ def test_equal_models_are_equal_and_share_programs():
 # --- what every model can be asked ----------------------------------------------------------------------------------
 
 
-CASES = {"one query": (MODEL, TOKENS, None), "queries and masks": (MODEL, queried(), None),
-         "classes": (Classes(), SEQUENCES, "cross_entropy")}  # fmt: skip
+CASES = {
+    "one query": (MODEL, TOKENS, None),
+    "queries and masks": (MODEL, queried(), None),
+    "classes": (Classes(), SEQUENCES, "cross_entropy"),
+    "layer": (al.models.Attention(), queried(), None),
+    "keys and queries": (al.models.Attention("KQ"), TOKENS, "exponential"),
+}
 
 
 def by_hand(tokens, weights):
@@ -298,7 +303,10 @@ def random_like(weights, seed):
     return {name: rng.standard_normal(w.shape) for name, w in weights.items()}
 
 
-@pytest.mark.parametrize("name", ["queries and masks", "classes", pytest.param("one query", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["queries and masks", "classes", "layer", "keys and queries", pytest.param("one query", marks=pytest.mark.slow)],
+)
 def test_derivatives_are_those_of_differences(name):
     model, data, loss = CASES[name]
     weights = {key: 0.7 * w for key, w in random_like(model.initial(data), 0).items()}

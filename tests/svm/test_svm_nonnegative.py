@@ -284,3 +284,28 @@ def test_x_goes_as_far_as_it_stays_positive():
     members = Recorded([])
     assert nonnegative._inside(members, [1.0, 1.0], [-1.0, -1.0]) == []
     assert members.stays == [[]]
+
+
+def test_a_small_residual_is_as_orthogonal_to_the_members_as_a_large_one():
+    """1e-9 of the target is left, when a member joins and when one leaves."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        columns = rng.standard_normal((2, 8))
+        kept = nonnegative._Columns(columns, columns[0] + 1e-9 * rng.standard_normal(8))
+        for change, given in ((kept.join, 0), (kept.join, 1), (kept.stay, [0])):
+            change(given)
+            length = np.linalg.norm(kept.residual)
+            assert length < 1e-8
+            assert np.abs(columns[kept.index] @ kept.residual).max() <= 1e-14 * length
+
+
+def test_members_that_nearly_depend_have_an_orthonormal_basis():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        first, more = rng.standard_normal((2, 8))
+        columns = np.stack([first, first + 1e-9 * more])
+        kept = nonnegative._Columns(columns, columns.sum(0))
+        kept.join(0)
+        kept.join(1)
+        np.testing.assert_allclose(kept.basis @ kept.basis.T, np.eye(2), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(kept.lower @ kept.basis, columns, rtol=0, atol=1e-14)

@@ -250,7 +250,7 @@ def counted(monkeypatch):
     return solved
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 2, None, False), (3, 3, 2, 2, False), (4, 4, 2, None, True)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 3, 2, None, False), (2, 3, 2, 2, False), (4, 4, 2, None, True)], ids=str)
 @pytest.mark.parametrize("block", [1, 10, 10**6])
 def test_a_proof_serves_every_selection_that_agrees_with_it(shape, block, monkeypatch):
     """Each comes with what solving it alone finds; proofs are judged as if they had been found for it."""
@@ -307,3 +307,12 @@ def test_assumption_d_solves_few_of_many_selections_that_nothing_separates(monke
     assert check.evidence["total"] == 3**9
     assert check.evidence["feasible"] >= 1
     assert len(solved) <= 500
+
+
+@pytest.mark.parametrize(
+    ("block", "axes", "first"), [(60, 9, 0), (59, 9, 1), (20, 9, 1), (19, 9, 2), (4, 9, 3), (60, 2, 1)]
+)
+def test_a_table_holds_as_many_of_the_last_queries_as_it_may(block, axes, first, monkeypatch):
+    monkeypatch.setattr(selections, "BLOCK", block)
+    monkeypatch.setattr(selections, "AXES", axes)
+    assert selections._first_of_table([np.arange(3), np.arange(4), np.arange(5)]) == first

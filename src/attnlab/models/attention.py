@@ -289,6 +289,11 @@ class Attention(Model[Tokens]):
         """softmax(x W z), (n, T) or (n, K, T); exact zeros where masked."""
         return self.as_shown(super().attention(data, weights), self.accepts(data), -2)
 
+    def features(self, data: Data, weights: GivenWeights) -> dict[str, np.ndarray]:
+        """The gradient of every output by the weights, (n, d, d), or (n, K, d, d) with a query axis."""
+        slopes, accepted = super().features(data, weights), self.accepts(data)
+        return {name: self.as_shown(slope, accepted, 1) for name, slope in slopes.items()}
+
     @in_float64
     def excess(
         self, data: Tokens, weights: GivenWeights, loss: LossLike | None = None

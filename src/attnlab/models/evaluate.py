@@ -47,7 +47,8 @@ class Evaluated(ABC):
         """What the output layer sees, (n, m), of models that have such a layer."""
         hidden = self._forward(data, weights).hidden
         if hidden is None:
-            raise InputError(message(f"{self!r} does not say what its output layer sees."))
+            problem = f"`hidden` is not for {self!r}, which does not say what its output layer sees."
+            raise InputError(message(problem, "al.models.Encoder and FullyConnected do"))
         return np.asarray(hidden)
 
     @in_float64

@@ -52,6 +52,7 @@ class LayerProblem(NamedTuple):
     reference_score: Any  # (n, K)
     frame: Frame | None = None  # if W is given by its coordinates in this frame
     powers: Powers | None = None  # if powers of two were taken out of the arrays; see `attnlab.models.extremes`
+    held: None = None  # the frame is what a layer is held in
 
     def rows(self) -> Params:
         """The arrays with one entry for each sequence."""

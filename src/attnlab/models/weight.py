@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from attnlab.checks import number, shown, whole
+from attnlab.checks import flag, number, one_of, shown, whole, whole_array
 from attnlab.errors import InputError, message
 
 Weights: TypeAlias = dict[str, np.ndarray]
@@ -51,14 +51,16 @@ def weights(shape: tuple[int, ...], law: Law = "lecun", *, scale: float = 1.0, t
     >>> weights((3, 4), "he").draw(np.random.default_rng(0)).shape
     (3, 4)
     """
-    sizes = (shape,) if np.ndim(shape) == 0 else tuple(shape)
-    if law not in LAWS:
-        raise InputError(message(f"`law` is {shown(law)}; wanted one of {', '.join(LAWS)}."))
+    none = isinstance(shape, tuple | list) and not shape  # of axes: one number
+    sizes = np.zeros(0, dtype=np.intp) if none else whole_array("shape", shape, "the length of each axis")
+    if sizes.ndim > 1:
+        raise InputError(message(f"`shape` is {shown(shape)}; wanted the length of each axis.", "(d, d)"))
+    one_of("law", law, LAWS)
     return Weight(
-        shape=tuple(whole("shape", size) for size in sizes),
+        shape=tuple(whole("shape", size) for size in sizes.reshape(-1)),
         law=law,
         scale=number("scale", scale, most=MOST_SCALE),
-        trained=bool(trained),
+        trained=flag("trained", trained),
     )
 
 

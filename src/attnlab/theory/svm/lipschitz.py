@@ -142,7 +142,8 @@ def lipschitz_constants(tokens: Tokens, loss: str | LossConstants = "logistic") 
     else:
         curved = _product(np.array(used.M0), np.array(v), np.array(v), z, z, sizes, sizes, sizes, sizes)
         straight = _product(np.array(3.0), np.array(used.M1), np.array(v), z, z, sizes, sizes, sizes)
-        terms = (curved / tokens.n) + (straight / tokens.n)
+        with np.errstate(over="ignore"):
+            terms = (curved / tokens.n) + (straight / tokens.n)
     with np.errstate(over="ignore"):
         return LipschitzConstants(W=float(terms.sum()), terms=terms, loss=used)
 
