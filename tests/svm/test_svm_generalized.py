@@ -198,4 +198,5 @@ def test_weights_beyond_float64_are_undecided_not_an_error():
     kept = [[True, True, True], [True, False, False], [True, True, False]]
     solution = al.svm.solve_generalized(tokens, kept, throw=False)
     assert solution.status is MarginStatus.UNDECIDED
+    assert solution.farkas is not None
     assert np.isfinite(solution.farkas).all()
