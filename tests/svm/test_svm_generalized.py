@@ -183,8 +183,8 @@ def test_a_proof_beyond_float64_is_not_shown():
         assert np.isfinite(solution.farkas).all()
 
 
-def test_weights_beyond_float64_are_undecided_not_an_error():
-    """Level with the first token, 1e-8 times 1.7e308 is to be worth as much as 1."""
+def test_weights_beyond_float64_are_refused():
+    """Tokens of 1.7e308 and of 1e8, level with tokens of 1: the least W has entries of 1e-316."""
     far = 1.7e308
     tokens = al.Tokens(
         x=[
@@ -196,7 +196,5 @@ def test_weights_beyond_float64_are_undecided_not_an_error():
         y=[1, 1, 1],
     )
     kept = [[True, True, True], [True, False, False], [True, True, False]]
-    solution = al.svm.solve_generalized(tokens, kept, throw=False)
-    assert solution.status is MarginStatus.UNDECIDED
-    assert solution.farkas is not None
-    assert np.isfinite(solution.farkas).all()
+    with pytest.raises(InputError, match="W would be of size 1e-316"):
+        al.svm.solve_generalized(tokens, kept, throw=False)

@@ -374,17 +374,20 @@ def test_wrong_tolerances_are_refused():
             solve([[1.0]], [1], tolerance=-1.0)
 
 
-def test_points_of_sizes_beyond_a_quotient_are_undecided_not_an_error():
+def test_points_whose_multipliers_have_no_numbers_are_refused():
     x = [[0.0, -1.7e308, 0.0, 0.0], [1e300, 0.0, 0.0, 1e170], [0.0, 1e200, 0.0, -1.0]]
-    result = linear_margin(x, [-1.0, -1.0, 1.0], tolerance=1e-10)
-    assert result.status is SeparationStatus.UNDECIDED
-    assert result.lower == 0
+    with pytest.raises(InputError, match="the multipliers would be of size 1e-400"):
+        linear_margin(x, [-1.0, -1.0, 1.0], tolerance=1e-10)
 
 
-def test_a_margin_whose_weights_have_no_numbers_is_undecided():
-    """The margin is 6e-317 or more, the weights 1e316 or less."""
-    x = [[6e-17, 5.88e-317, 1e-8], [0.0, 3.05e-121, 0.0]]
-    result = linear_margin([x[0], *x], [1.0, 1.0, 1.0])
+def test_points_that_differ_by_hundreds_of_orders_of_magnitude_are_classified(monkeypatch):
+    x, y = np.array([[6e-17, 5.88e-317, 1e-8], [0.0, 3.05e-121, 0.0]]), np.ones(2)
+    result = linear_margin(x, y)
+    assert result.status is SeparationStatus.OPTIMAL
+    np.testing.assert_allclose(x @ result.weights, 1.0, rtol=1e-12)
+    # A direction that is far from the best, with weights of 1e316, is none.
+    monkeypatch.setattr(linear, "_search", lambda points, bound, tolerance: (np.array([0.0, 1.0]), False))
+    result = linear_margin(x, y)
     assert result.status is SeparationStatus.UNDECIDED
     assert result.weights is None
 

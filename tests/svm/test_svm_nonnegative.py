@@ -258,6 +258,23 @@ def test_small_slopes_are_no_rounding_of_smaller_ones():
     np.testing.assert_allclose(large, [1e8, 1e8], rtol=1e-6)
 
 
+def test_what_a_small_row_asks_for_is_no_rounding():
+    """x = (1/2, 1e-110 / 2): the second slope is that small, and exact."""
+    matrix, target = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1e-110]]), np.array([0.0, 0.0, 1.0])
+    np.testing.assert_allclose(solved(matrix, target), [0.5, 0.5e-110], rtol=1e-15)
+    np.testing.assert_allclose(solved_by_gram(matrix.T @ matrix, matrix[-1]), [0.5, 0.5e-110], rtol=1e-15)
+
+
+def test_rounding_of_a_slope_is_relative_to_its_own_terms():
+    gram, slopes = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.0, 1.0]]), np.array([2.0, -1e-30, 0.0])
+    kept = nonnegative._Gram(gram, slopes)
+    kept.join(0)
+    np.testing.assert_allclose(kept.rounding(), nonnegative.ROUNDING * np.array([4.0, 1e-30, 1.0]), rtol=1e-15)
+    kept = nonnegative._Columns(np.array([[1.0, 0.0], [-0.5, 1e-30]]), np.array([2.0, -1.0]))
+    kept.join(0)
+    np.testing.assert_allclose(kept.rounding(), nonnegative.ROUNDING * np.array([4.0, 2.0 + 1e-30]), rtol=1e-15)
+
+
 def test_rounding_grows_with_what_is_summed():
     kept = nonnegative._Gram(np.array([[1.0, -0.5], [-0.5, 1.0]]), np.array([1.0, 2.0]))
     assert kept.level == 2.0 * nonnegative.ROUNDING

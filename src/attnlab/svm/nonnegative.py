@@ -40,7 +40,7 @@ ROUNDS = 5
 class Members(Protocol):
     """The columns that carry x, and the plain least squares with them alone."""
 
-    level: float  # slopes up to this are rounding
+    level: float  # slopes above this are more than rounding
 
     @property
     def index(self) -> NDArray[np.intp]:
@@ -49,6 +49,10 @@ class Members(Protocol):
 
     def slopes(self) -> Array:
         """How fast the residual falls along each column, (n,)."""
+        ...
+
+    def rounding(self) -> Array:
+        """How far rounding may have moved each of the slopes, by the sizes of its own terms, (n,)."""
         ...
 
     def join(self, column: int) -> list[float] | None:
@@ -99,7 +103,11 @@ def _search(members: Members, count: int) -> Array:
         slopes[closed] = 0.0
         steepest = int(slopes.argmax())
         if slopes[steepest] <= members.level:
-            break
+            # Small ones may be exact, and all that a small row asks for.
+            slopes[slopes <= members.rounding()] = 0.0
+            steepest = int(slopes.argmax())
+            if slopes[steepest] <= 0.0:
+                break
         closed[steepest] = True
         goal = members.join(steepest)
         if goal is None:
@@ -152,6 +160,9 @@ class _Columns:
     def slopes(self) -> Array:
         return self.columns.dot(self.residual)
 
+    def rounding(self) -> Array:
+        return ROUNDING * np.abs(self.columns).dot(self._sizes())
+
     def join(self, column: int) -> list[float] | None:
         k = self.count
         if k == len(self.order):
@@ -169,7 +180,7 @@ class _Columns:
                 return None
         across /= length
         along = float(across.dot(self.residual))
-        if along <= ROUNDING * self.size:
+        if along <= ROUNDING * self.size and along <= ROUNDING * float(np.abs(across).dot(self._sizes())):
             return None
         self.order[k] = column
         self.basis[k] = across
@@ -197,7 +208,12 @@ class _Columns:
         basis = self.basis[: self.count]
         self.residual = residual - basis.dot(residual).dot(basis)
         length = sqrt(self.residual.dot(self.residual))
-        self.level = ROUNDING * length if length > ROUNDING * self.size else np.inf  # nothing is left to fall
+        self.level = ROUNDING * length if length > ROUNDING * self.size else np.inf  # hardly anything is left
+
+    def _sizes(self) -> Array:
+        """What each entry of the residual was summed of, (m,)."""
+        k = self.count
+        return np.abs(self.target) + np.abs(self.along[:k]).dot(np.abs(self.basis[:k]))
 
     def _factored_again(self, places: list[int]) -> None:
         """Q and R of the members at these places, from scratch."""
@@ -237,6 +253,9 @@ class _Gram:
 
     def slopes(self) -> Array:
         return self.start - self.solved.dot(self.rows)
+
+    def rounding(self) -> Array:
+        return ROUNDING * (np.abs(self.start) + self.solved.dot(np.abs(self.rows)))
 
     def join(self, column: int) -> list[float] | None:
         index = np.concatenate((self.index, (column,)))
