@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
-from scipy.optimize import nnls
 from scipy.special import expit
 
 from attnlab.data import Tokens
@@ -120,10 +119,10 @@ class _Flow:
     def head(self, attention: Array) -> tuple[Any, Any]:
         """The max-margin direction on the attended tokens, and its multipliers."""
         attended = self.signed - (1 - attention)[:, None] * self.signed_lead
-        multipliers = np.linalg.solve(attended @ attended.T, np.ones(len(attended)))
+        gram, ones = attended @ attended.T, np.ones(len(attended))
+        multipliers = np.linalg.solve(gram, ones)
         if multipliers.min() < 0:  # some sample is not on the margin
-            stacked = np.vstack([attended.T, np.ones(len(attended))])
-            multipliers = nnls(stacked, np.eye(len(stacked))[-1])[0]
+            multipliers = least_distance(gram, ones)[0]
         u = attended.T @ multipliers
         return u / np.linalg.norm(u), multipliers
 
