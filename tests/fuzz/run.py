@@ -33,6 +33,7 @@ ENVIRONMENT = {
 }
 MEMORY = 8 * 2**30  # bytes of addresses of one process
 TOLD_EVERY = 500  # calls
+SHOWN_EVERY = 30.0  # seconds
 MANY = 10**12  # calls, more than anybody waits for
 
 
@@ -198,9 +199,12 @@ def together(seed: int, processes: int, seconds: float, calls: int, only: str | 
     end, total = time.monotonic() + seconds, Work()
     shares = [calls // processes + (worker < calls % processes) for worker in range(processes)]
     running = [Worker(seed, worker, seconds, share, only) for worker, share in enumerate(shares)]
-    started = processes
+    started, known, show_at = processes, set[tuple[str, ...]](), time.monotonic() + SHOWN_EVERY
     while running:
         time.sleep(0.2)
+        if time.monotonic() > show_at:
+            _show_progress(total, known)
+            show_at += SHOWN_EVERY
         for one in list(running):
             alive = one.process.is_alive()
             total.take(one.told())
@@ -214,6 +218,15 @@ def together(seed: int, processes: int, seconds: float, calls: int, only: str | 
                 running.append(Worker(seed, started, left, calls - total.calls, only))
                 started += 1
     return total
+
+
+def _show_progress(total: Work, known: set[tuple[str, ...]]) -> None:
+    """How far it is, and the faults that were not known the last time."""
+    print(f"{total.calls} calls, {len(total.faults)} kinds of fault", file=sys.stderr, flush=True)
+    for key in sorted(set(total.faults) - known):
+        fault = total.faults[key]
+        print(f"  {fault.name}: {fault.kind} {fault.what} at {fault.where or '-'}, seed {fault.seed}", file=sys.stderr)
+    known |= set(total.faults)
 
 
 def explain(faults: dict[tuple[str, ...], Fault], seconds: float) -> None:
