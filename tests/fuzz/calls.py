@@ -91,6 +91,7 @@ def table() -> dict[str, Case]:
         calls_svm,
         calls_theory,
         calls_train,
+        calls_vision,
     )
 
     return CASES

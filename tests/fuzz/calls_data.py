@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import attnlab as al
 from fuzz import directions
 from fuzz.arrays import anything
@@ -76,8 +78,26 @@ def digest(src: Source) -> Call:
 @case("data.Sequences", weight=8)
 def make_sequences(src: Source) -> Call:
     sizes = any_sizes(src, trials=src.rarely(4), queries=False)
-    x = anything(src, (*sizes.lead, sizes.n, sizes.T, sizes.d))
-    return Call(al.Sequences, (), {"x": x, "y": anything(src, (*sizes.lead, sizes.n))})
+    tokens_shape = (*sizes.lead, sizes.n, sizes.T)
+    kwargs = {"x": anything(src, (*tokens_shape, sizes.d)), "y": anything(src, tokens_shape[:-1])}
+    if src.rarely(3):
+        kwargs["mask"] = mask(src, sizes) if src.index(2) else anything(src, tokens_shape)
+    if src.rarely(4):
+        kwargs["lengths"] = src.choose((np.ones(tokens_shape[:-1], dtype=int), [1], [0], "ab", 2.5, np.full(2, 10**9)))
+    if src.rarely(4):
+        kwargs["ids"] = src.choose((np.zeros(tokens_shape, dtype=int), [[1, 2], [3]], [[0.5]], [[-1]], "ab", 7))
+        kwargs["x"] = src.choose((None, kwargs["x"]))
+    return Call(al.Sequences, (), kwargs)
+
+
+@case("data.Sequences.rows", weight=2)
+def some_sequences(src: Source) -> Call:
+    from fuzz.material import sequences
+
+    which = src.choose(
+        ([0], slice(0, 1), slice(5, 9), [-1, 0], [9], [], "a", None, 1, 1.0, [[0]], [10**25], slice("a"))
+    )
+    return Call(sequences(src).rows, (which,))
 
 
 @case("data.Sequences.of_vectors", weight=3)

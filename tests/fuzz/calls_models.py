@@ -354,7 +354,7 @@ row(
 row("optim.ngd_momentum", positive, options={"momentum": share, "cap": cap, "norms": norms, "form": choice("A", "B")})
 row("optim.polyak", options={"cap": cap, "constant": positive, "floor": choice("auto", 0.0, -1.0, 1e300)})
 row("optim.heavy_ball", positive, options={"momentum": share})
-row("optim.adam", positive, options={"b1": share, "b2": share, "eps": positive})
+row("optim.adam", positive, options={"b1": share, "b2": share, "eps": positive, "decay": number})
 row("optim.joint_decay", positive, options={"power": number})
 row("optim.joint_separate", positive, options={"cap": cap})
 row("optim.joint_total", positive, options={"cap": cap})

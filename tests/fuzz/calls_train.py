@@ -114,6 +114,9 @@ DESCENT = {
     "metrics": metrics,
     "resume": lambda src: src.choose((nothing, nothing, lambda: "part.npz", lambda: 3, finished_run))(),
     "test": lambda src: src.choose((None, None, 3)),
+    "batch": or_junk(lambda src: src.choose((1, 2, 3, 100))),
+    "portion": optional(small),
+    "precision": choice("float64", "float32"),
 }
 
 

@@ -202,6 +202,7 @@ PROTOCOL = {
     "tangent_kernel",
     "targets",
     "test_problem",
+    "test_records",
     "unchecked_forward",
     "view",
 }

@@ -6,6 +6,7 @@
 | `Attention` | one layer with weights W or (K, Q), and a head |
 | `MultiHead` | many heads with a decoder each |
 | `Encoder`, `FullyConnected` | a shallow Transformer encoder, and networks without attention, on squared errors |
+| `VisionTransformer` | transformers on patches of images, of any depth |
 | `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
 | `Linear`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` accepts names and functions |
 | `LOSSES`, `Loss`, `as_loss` | losses by name, or your own function of a margin |
@@ -41,4 +42,5 @@ from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.problem import Example as Example, Forward as Forward, Held as Held, Problem as Problem
 from attnlab.models.scaled import ScaledGradient as ScaledGradient
 from attnlab.models.softmax import softmax as softmax
+from attnlab.models.vision import VisionTransformer as VisionTransformer
 from attnlab.models.weight import Weight as Weight, weights as weights

@@ -66,6 +66,8 @@ class Attention(Model[Tokens]):
     """
 
     aligns: ClassVar[bool] = True
+    single: ClassVar[bool] = False
+    portion: ClassVar[int | None] = None
     parameterization: Literal["W", "KQ"] = "W"
     head: HeadLike = "linear"
     width: int | None = None

@@ -63,6 +63,10 @@ class LayerProblem(NamedTuple):
         """The problem of one sequence, given by its entries of `rows`."""
         return self._replace(**{name: array[None] for name, array in row.items()})
 
+    def taken(self, which: Array) -> LayerProblem:
+        """The problem of some sequences, by their numbers."""
+        return self._replace(**{name: array[which] for name, array in self.rows().items()})
+
 
 class Evaluation(NamedTuple):
     """Everything the model computes at one point, per query."""
@@ -273,6 +277,10 @@ class Layer:
             terms = jnp.max(jnp.abs(problem.x) @ jnp.abs(problem.head["v"]), axis=-1)
             gain = jnp.where(jnp.abs(gain) > NOISE * terms[:, None, None], gain, 0.0)
         return margins, gain, None
+
+    def test_records(self, seen: Seen) -> Params:
+        """None: a layer has no test sequences."""
+        return {}
 
     def motion(self, params: Params, problem: LayerProblem) -> Motion:
         """How gradient flow begins at these weights."""

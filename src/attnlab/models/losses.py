@@ -66,6 +66,10 @@ class Loss(ABC):
         """Is what is left of the loss rounding, so that its gradient is noise?"""
         return jnp.zeros((), dtype=bool)
 
+    def accuracy(self, outputs: Array, y: Array) -> Array | None:
+        """The share of outputs that are of the right class; None where labels are numbers."""
+        return None
+
     def check_labels(self, y: np.ndarray, classes: int | None) -> None:
         """Refuse labels and outputs (of so many classes; None for a number each) that do not go with this loss."""
         if classes is not None:
@@ -110,6 +114,9 @@ class MarginLoss(Loss):
 
     def of_margins(self, n: int) -> MarginLoss:
         return self
+
+    def accuracy(self, outputs: Array, y: Array) -> Array | None:
+        return jnp.mean(jnp.where(y * outputs > 0, 1.0, 0.0))
 
     def mean(self, margins: Array) -> Array:
         """The objective, of margins (n, ...)."""
@@ -196,6 +203,10 @@ class CrossEntropy(Loss):
         scale = finite_scale(jnp.max(log_size))
         return jnp.where(right, -1.0, 1.0) * jnp.exp(log_size - scale), scale
 
+    def accuracy(self, outputs: Array, y: Array) -> Array | None:
+        # A tie is a mistake: constant outputs have learned nothing.
+        return jnp.mean(jnp.where(self._log_odds_against_best(outputs, y) < 0, 1.0, 0.0))
+
     def of_margins(self, n: int) -> MarginLoss:
         raise InputError(
             message("`loss` 'cross_entropy' is of several classes; this model has one output.", "loss='logistic'")
@@ -213,6 +224,12 @@ class CrossEntropy(Loss):
                     "al.Sequences(x=, y=) takes such labels",
                 )
             )
+
+    def _log_odds_against_best(self, outputs: Array, y: Array) -> Array:
+        """Log of the largest probability of a wrong class over that of the right one."""
+        right = self._right(outputs, y)
+        of_right = jnp.sum(jnp.where(right, outputs, 0.0), axis=-1)
+        return jnp.max(jnp.where(right, -jnp.inf, outputs), axis=-1) - of_right
 
     def _right(self, outputs: Array, y: Array) -> Array:
         return jnp.arange(outputs.shape[-1]) == y[..., None]

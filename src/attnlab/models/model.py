@@ -36,7 +36,7 @@ from attnlab.models.hashable import check_hashable
 from attnlab.models.losses import Loss, LossLike, as_loss
 from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
-from attnlab.models.scaled import GivenWeights, Params, norm_of
+from attnlab.models.scaled import GivenWeights, Params, norm, norm_of
 from attnlab.models.weight import COPIES, LAWS, MOST_SCALE, Law, Weight, Weights, stacked
 
 D = TypeVar("D", bound=Data)  # what a model takes
@@ -84,6 +84,8 @@ class Model(Evaluated, Generic[D]):
     usual_loss: ClassVar[str] = "logistic"
     floor_is_known: ClassVar[bool] = True  # does `log_excess` reach down to the least loss there is?
     aligns: ClassVar[bool] = False  # are `misalignment_NAME` of targets recorded?
+    single: ClassVar[bool] = True  # may it be trained in float32?
+    portion: ClassVar[int | None] = 500  # examples evaluated at a time in runs by batches; None for all at once
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -194,6 +196,11 @@ class Model(Evaluated, Generic[D]):
         """The model that programs are compiled for: this one, less the settings that enter by `constants`."""
         return self
 
+    @property
+    def draws(self) -> bool:
+        """Is something random in training, drawn by `example.key`: dropout, say?"""
+        return False
+
     def held(self, data: D, weights: Weights, *, isotropic: bool) -> Held | None:
         """The parameters that are trained in place of the weights; None for the weights themselves.
 
@@ -250,7 +257,7 @@ class Model(Evaluated, Generic[D]):
         constants = check_constants(self.constants(data, weights), data.trials)
         if isinstance(data, Tokens):
             return Problem.of(x=data.x, y=data.y, z=data.z, v=data.v, mask=data.mask, constants=constants, held=held)
-        return Problem.of(x=data.x, y=data.y, constants=constants, held=held)
+        return Problem.of(x=data.x, y=data.y, mask=data.mask, ids=data.ids, constants=constants, held=held)
 
     def heads_as_tokens(self, data: D, weights: GivenWeights) -> list[HeadTokens]:
         """Each attention head as the layer `softmax(x W z)` on tokens, so that every max-margin question can be asked
@@ -277,26 +284,29 @@ class Model(Evaluated, Generic[D]):
         | name | meaning |
         |---|---|
         | `norm`, `norm_NAME` | Euclidean norm of all trained weights, and of each |
-        | `moved`, `moved_NAME` | the same of their way from the start |
-        | `top_attention` | mean largest weight of the last softmax |
-        | `test_loss` | on the test examples, if there are any |
+        | `moved`, `moved_NAME` | the same of their way from the start; in portions not of each |
+        | `top_attention` | mean largest weight of the last softmax; not in runs by batches |
+        | `accuracy` | share of examples whose label is that of the output, of losses that know classes |
         | `distance_NAME`, `cosine_WEIGHT_NAME` | from each target, over all weights and by weight |
         """
         weights = objective.weights(seen.params, seen.problem)
         trained = [name for name in weights if name not in objective.frozen]
-        norms = {name: norm_of(weights[name]) for name in trained}
-        moved = {name: norm_of(weights[name] - seen.compared.start[name]) for name in trained}
+        # Networks of many weights are of ordinary scale, and their programs long enough.
+        length = norm_of if seen.portion is None else norm
+        norms = {name: length(weights[name]) for name in trained}
+        moved = {name: length(weights[name] - seen.compared.start[name]) for name in trained}
         metrics = {
-            "norm": norm_of(jnp.stack(list(norms.values()))),
+            "norm": length(jnp.stack(list(norms.values()))),
             **{f"norm_{name}": size for name, size in norms.items()},
-            "moved": norm_of(jnp.stack(list(moved.values()))),
-            **{f"moved_{name}": size for name, size in moved.items()},
+            "moved": length(jnp.stack(list(moved.values()))),
         }
+        if seen.portion is None:
+            metrics |= {f"moved_{name}": size for name, size in moved.items()}
         if seen.forward.attention.size:
             metrics["top_attention"] = jnp.mean(jnp.max(seen.forward.attention, axis=-1))
-        if seen.compared.test is not None:
-            forward = objective.model.forward(weights, seen.compared.test)
-            metrics["test_loss"] = objective.loss.objective(forward.outputs, seen.compared.test.y)
+        accuracy = objective.loss.accuracy(seen.forward.outputs, seen.problem.y)
+        if accuracy is not None:
+            metrics["accuracy"] = accuracy
         for name, target in seen.targets.items():
             away = [norm_of(weights[key] - value) for key, value in target.items()]
             metrics[f"distance_{name}"] = norm_of(jnp.stack(away))
@@ -304,6 +314,12 @@ class Model(Evaluated, Generic[D]):
                 product = jnp.sum(weights[key] * value) / (norm_of(value) * norm_of(weights[key]))
                 metrics[f"cosine_{key}_{name}"] = product
         return metrics
+
+    def test_records(self, loss: Loss, outputs: Array, y: Array) -> Params:
+        """Metrics of one trial on its test examples: `test_loss`, and `test_accuracy` of losses that know classes."""
+        metrics = {"test_loss": loss.objective(outputs, y)}
+        accuracy = loss.accuracy(outputs, y)
+        return metrics if accuracy is None else metrics | {"test_accuracy": accuracy}
 
     def view(self, weights: Params, problem: Problem, forward: Forward) -> NamedTuple:
         """What a user's own metrics see."""

@@ -12,7 +12,7 @@ million heads that start at zero cost as much as one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.losses import Loss
 from attnlab.models.model import Data, HeadTokens, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
@@ -58,6 +59,7 @@ class MultiHead(Model[Tokens]):
     ((1, 3, 4), (1, 4, 4))
     """
 
+    portion: ClassVar[int | None] = None
     heads: int
     decoder: Decoder = "full"
     counts: tuple[float, ...] | None = None
@@ -232,10 +234,9 @@ class MultiHead(Model[Tokens]):
         | `largest_norm` | the largest norm of one head |
         | `margin`, `normalized_margin` | least y output, and that over norm_U |
         | `attention` | mean weight on the tracked tokens, over heads, sequences and queries |
-        | `test_loss`, `test_error` | on the test sequences |
         | `distance_NAME`, `cosine_U_NAME`, `cosine_W_NAME` | from each target |
 
-        The last two lines and `attention` are there if asked for. `log_gradient_norm` and `step_length` are over all
+        The last line and `attention` are there if asked for. `log_gradient_norm` and `step_length` are over all
         heads for rules that see lengths alone; for others (Adam) over one head of each group.
         """
         problem, forward = seen.problem, seen.forward
@@ -258,11 +259,6 @@ class MultiHead(Model[Tokens]):
         if seen.compared.relevant is not None:
             on = jnp.sum(jnp.where(seen.compared.relevant[None, :, None, :], forward.attention, 0.0), axis=-1)
             metrics["attention"] = jnp.sum(counts * jnp.mean(on, axis=(1, 2))) / heads
-        if seen.compared.test is not None:
-            test = seen.compared.test
-            outputs = self.forward(weights, test).outputs
-            metrics["test_loss"] = objective.loss.objective(outputs, test.y)
-            metrics["test_error"] = _error(test.y * outputs)
         for name, target in seen.targets.items():
             away = sum(jnp.sum(counts * _squared(weights[key] - target[key])) for key in weights)
             metrics[f"distance_{name}"] = jnp.sqrt(away)
@@ -272,6 +268,10 @@ class MultiHead(Model[Tokens]):
                 safe = jnp.sqrt(jnp.where(size > 0, size, 1.0))
                 metrics[f"cosine_{key}_{name}"] = jnp.where(size > 0, inner / safe, jnp.nan)
         return metrics
+
+    def test_records(self, loss: Loss, outputs: Array, y: Array) -> Params:
+        """`test_loss`, and `test_error`: the share of test sequences with a margin of at most 0."""
+        return {"test_loss": loss.objective(outputs, y), "test_error": _error(y * outputs)}
 
     # What records compare with.
 

@@ -48,6 +48,7 @@ class Network(_Settings, Model[Sequences]):
     """
 
     usual_loss: ClassVar[str] = "half_sum"
+    portion: ClassVar[int | None] = None
 
     @abstractmethod
     def sizes(self, T: int, d: int) -> dict[str, tuple[int, ...]]:
@@ -125,7 +126,6 @@ class Network(_Settings, Model[Sequences]):
         | `moved_NAME` | the way of one matrix from its start |
         | `hidden_moved` | the way of the hidden layer F_pre (n, m) |
         | `relative_step` | length of the next step, over the norm of the start; NaN if that is 0 |
-        | `test_loss` | on the test sequences, if there are any |
 
         `log_gradient_norm` and `step_length` are of the parameters as they are held.
         """
@@ -142,9 +142,6 @@ class Network(_Settings, Model[Sequences]):
             "hidden_moved": norm(seen.forward.hidden - compared.hidden),
             "relative_step": _total([norm(step[name]) for name in trained]) / jnp.where(begun > 0, begun, jnp.nan),
         }
-        if compared.test is not None:
-            forward = self.forward(weights, compared.test)
-            metrics["test_loss"] = objective.loss.objective(forward.outputs, compared.test.y)
         return metrics
 
     def compared(

@@ -12,8 +12,9 @@ from jax import Array
 
 from attnlab.models.losses import Loss
 from attnlab.models.motion import Motion, flat_motion, flat_velocity
+from attnlab.models.portions import of_each, sum_of_all
 from attnlab.models.reverse import attention_weights, scaled_vjp
-from attnlab.models.scaled import Params, ScaledGradient, normalized
+from attnlab.models.scaled import Params, ScaledGradient, in_single, normalized
 
 if TYPE_CHECKING:
     from attnlab.models.model import Model
@@ -27,6 +28,8 @@ class Example(NamedTuple):
     v: Array | None = None  # (d,) the head vector of the data, if they have one
     mask: Array | None = None  # (T,) or (K, T), True where a token is visible; None where all are
     constants: Mapping[str, Array] | None = None  # arrays of the model that are not trained, by name
+    ids: Array | None = None  # (T,) numbers of the tokens in a vocabulary, of al.Sequences that have them
+    key: Array | None = None  # for what is random in training (dropout); None where nothing is to be
 
 
 class Held(NamedTuple):
@@ -68,6 +71,8 @@ class Problem(NamedTuple):
     mask: Array | None = None  # (n, T) or (n, K, T)
     constants: Mapping[str, Array] | None = None  # arrays of the model that are not trained, by name
     held: Held | None = None  # None: parameters are the weights
+    ids: Array | None = None  # (n, T)
+    keys: Array | None = None  # (n,) random keys, in training of models that draw
 
     @classmethod
     def of(cls, **arrays: Any) -> Problem:
@@ -76,17 +81,23 @@ class Problem(NamedTuple):
 
     def examples(self) -> tuple[Example, Example]:
         """All examples, and which of their arrays have one entry for each."""
-        axes = {"x": 0, "z": None if self.z is None else 0, "mask": None if self.mask is None else 0}
-        return Example(self.x, self.z, self.v, self.mask, self.constants), Example(**cast(dict[str, Any], axes))
+        given = {"x": self.x, "z": self.z, "mask": self.mask, "ids": self.ids, "key": self.keys}
+        axes = {name: None if array is None else 0 for name, array in given.items()}
+        examples = Example(**given, v=self.v, constants=self.constants)
+        return examples, Example(**cast(dict[str, Any], axes))
 
     def rows(self) -> Params:
         """The arrays with one entry for each sequence."""
-        named = {"x": self.x, "y": self.y, "z": self.z, "mask": self.mask}
+        named = {"x": self.x, "y": self.y, "z": self.z, "mask": self.mask, "ids": self.ids, "keys": self.keys}
         return {name: array for name, array in named.items() if array is not None}
 
     def alone(self, row: Params) -> Problem:
         """The problem of one sequence, given by its entries of `rows`."""
         return self._replace(**{name: array[None] for name, array in row.items()})
+
+    def taken(self, which: Array) -> Problem:
+        """The problem of some sequences, by their numbers."""
+        return self._replace(**{name: array[which] for name, array in self.rows().items()})
 
 
 class Forward(NamedTuple):
@@ -107,6 +118,7 @@ class Seen(NamedTuple):
     update: Params  # the next step
     compared: Any  # what the records compare with, as the model prepared it
     targets: dict[str, Any]
+    portion: int | None = None  # examples to evaluate at a time, with no gradient nor update; None for all at once
 
 
 @dataclass(frozen=True)
@@ -143,11 +155,69 @@ class Objective:
 
     def gradient(self, params: Params, problem: Problem) -> tuple[ScaledGradient, Forward]:
         """The gradient by the parameters, and the evaluation it came from."""
-        forward, back, attention = scaled_vjp(lambda p: self.model.forward(self.weights(p, problem), problem), params)
-        mantissa, log_scale = back(*self.loss.slope(forward.outputs, problem.y))
-        if problem.held is not None:
-            mantissa = problem.held.slopes(mantissa)
-        return normalized(mantissa, log_scale), _with_attention(forward, attention)
+        forward, back = self._way_back(params, problem)
+        return back(*self.loss.slope(forward.outputs, problem.y)), forward
+
+    def gradient_in_portions(self, params: Params, problem: Problem, size: int) -> tuple[ScaledGradient, Forward]:
+        """The same, with no more than `size` examples at a time on the way back.
+
+        Outputs come first, then their slopes, which may depend on all of them, then the way back portion by portion:
+        the same gradient for any loss, to rounding, at the price of one more way forward.
+        """
+        n = problem.y.shape[0]
+        if n <= size:
+            return self.gradient(params, problem)
+        forward = self.evaluate_in_portions(params, problem, size)
+        slope, log_scale = self.loss.slope(forward.outputs, problem.y)
+
+        def of_portion(which: Array) -> ScaledGradient:
+            _, back = self._way_back(params, problem.taken(which))
+            return back(slope[which], log_scale)
+
+        return sum_of_all(of_portion, ScaledGradient.plus, n, size), forward
+
+    def evaluate_in_portions(self, params: Params, problem: Problem, size: int) -> Forward:
+        """Outputs, of no more than `size` examples at a time; attention and hidden layer are not gathered."""
+        return _with_attention(Forward(self._outputs(self.weights(params, problem), problem, size)), [])
+
+    def _outputs(self, weights: Params, problem: Problem, size: int | None) -> Array:
+        """Outputs at these weights, of no more than `size` examples at a time; None for all at once."""
+        if size is None:
+            return self.model.forward(weights, problem).outputs
+
+        def outputs_of(which: Array) -> Array:
+            return self.model.forward(weights, problem.taken(which)).outputs
+
+        return of_each(outputs_of, problem.y.shape[0], size)
+
+    def _way_back(self, params: Params, problem: Problem) -> tuple[Forward, Callable[[Array, Array], ScaledGradient]]:
+        """The evaluation, and the way from slopes by the outputs, as mantissa and log-scale, to the gradient.
+
+        Parameters in float32 are pulled back as plain numbers: saturation is out of their reach.
+        """
+
+        def forward_of(params: Params) -> Forward:
+            return self.model.forward(self.weights(params, problem), problem)
+
+        if in_single(params):
+            outputs, pull, forward = jax.vjp(lambda p: _outputs_first(forward_of(p)), params, has_aux=True)
+
+            def to_params(slope: Array, log_scale: Array, /) -> tuple[Any, Any]:
+                (mantissa,) = pull(slope.astype(outputs.dtype))
+                return mantissa, dict.fromkeys(mantissa, log_scale.astype(outputs.dtype))
+
+            forward = _with_attention(forward, [])
+        else:
+            forward, to_params, attention = scaled_vjp(forward_of, params)
+            forward = _with_attention(forward, attention)
+
+        def back(slope: Array, log_scale: Array) -> ScaledGradient:
+            mantissa, scales = to_params(slope, log_scale)
+            if problem.held is not None:
+                mantissa = problem.held.slopes(mantissa)
+            return normalized(mantissa, scales)
+
+        return forward, back
 
     def value(self, problem: Problem, forward: Forward) -> Array:
         """The objective."""
@@ -192,10 +262,22 @@ class Objective:
         """What is recorded beside loss, gradient and step."""
         return self.model.records(self, seen)
 
+    def test_records(self, seen: Seen) -> Params:
+        """The same on the test examples, if there are any."""
+        test = seen.compared.test
+        if test is None:
+            return {}
+        outputs = self._outputs(self.weights(seen.params, seen.problem), test, seen.portion)
+        return self.model.test_records(self.loss, outputs, test.y)
+
     def view(self, seen: Seen) -> Any:
         """What a user's own metrics see."""
         weights = self.weights(seen.params, seen.problem)
         return self.model.view(weights, seen.problem, seen.forward)
+
+
+def _outputs_first(forward: Forward) -> tuple[Array, Forward]:
+    return forward.outputs, forward
 
 
 def _with_attention(forward: Forward, attention: list[Array]) -> Forward:

@@ -27,6 +27,22 @@ class ScaledGradient(NamedTuple):
         """The gradient times e^log_factor, which may underflow."""
         return {name: m * jnp.exp(self.log_scale[name] + log_factor) for name, m in self.mantissa.items()}
 
+    def plus(self, other: ScaledGradient) -> ScaledGradient:
+        """The sum of two gradients by the same parameters."""
+        sums, scales = {}, {}
+        for name, mantissa in self.mantissa.items():
+            parts = [(mantissa, self.log_scale[name]), (other.mantissa[name], other.log_scale[name])]
+            # What is zero has no say in the scale.
+            tops = [jnp.where(jnp.any(m != 0), scale, -jnp.inf) for m, scale in parts]
+            scales[name] = finite_scale(jnp.maximum(*tops))
+            sums[name] = sum(m * jnp.exp(jnp.minimum(scale - scales[name], 0.0)) for m, scale in parts)
+        return normalized(sums, scales)
+
+
+def in_single(params: Params) -> bool:
+    """Are these arrays in float32?"""
+    return all(jnp.result_type(array) == jnp.float32 for array in params.values())
+
 
 def finite_scale(log_scale: Array) -> Array:
     """A scale that is always a number: nothing to scale means scale 1."""

@@ -11,8 +11,8 @@ from attnlab.checks import flag, number, one_of, shown, whole, whole_array
 from attnlab.errors import InputError, message
 
 Weights: TypeAlias = dict[str, np.ndarray]
-Law = Literal["lecun", "he", "ntk", "gaussian", "uniform", "zeros"]
-LAWS: tuple[Law, ...] = ("lecun", "he", "ntk", "gaussian", "uniform", "zeros")
+Law = Literal["lecun", "he", "ntk", "gaussian", "uniform", "zeros", "ones"]
+LAWS: tuple[Law, ...] = ("lecun", "he", "ntk", "gaussian", "uniform", "zeros", "ones")
 COPIES = 6  # of the weights that a run holds: start, weights, gradient, update, state of the rule
 MOST_SCALE = 1e90  # of random weights, whose squares are summed
 
@@ -31,6 +31,8 @@ class Weight:
         columns = self.shape[-1] if self.shape else 1
         if self.law == "zeros":
             return np.zeros(self.shape)
+        if self.law == "ones":
+            return np.full(self.shape, self.scale)
         if self.law == "uniform":
             return self.scale * rng.uniform(-1.0, 1.0, self.shape) / np.sqrt(columns)
         variance = {"lecun": 1.0 / columns, "he": 2.0 / columns}.get(self.law, 1.0)
@@ -44,7 +46,7 @@ def weights(shape: tuple[int, ...], law: Law = "lecun", *, scale: float = 1.0, t
         shape: of the array.
         law: of its entries at the start: "lecun" and "he" are Gaussian with variance 1 and 2 over the number of
             columns, "gaussian" and "ntk" with variance 1; "uniform" lies between -1 and 1 over the root of the number
-            of columns; "zeros".
+            of columns; "zeros" and "ones".
         scale: what they are multiplied by.
         trained: False keeps them as they are drawn.
 

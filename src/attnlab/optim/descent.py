@@ -12,6 +12,7 @@ import optax
 from jax import Array
 
 from attnlab.checks import number
+from attnlab.errors import InputError, message
 from attnlab.optim.rule import (
     StepRule,
     Tree,
@@ -105,7 +106,8 @@ def ngd(
         )
         return NgdState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("ngd", init, _NGD_UPDATES[norms, guard], settings, isotropic=guard == "stable", settles=True)
+    update, isotropic = _NGD_UPDATES[norms, guard], guard == "stable"
+    return StepRule("ngd", init, update, settings, isotropic=isotropic, settles=True, binds=_CAP_BINDS[norms])
 
 
 def _ngd_update(
@@ -152,6 +154,19 @@ def normalized(updates: Tree, scales: Tree, step: Array, cap: Array, norms: Norm
     return jax.tree.map(lambda m: leaf(m, top, length), updates)
 
 
+def _cap_binds(updates: Tree, state: NgdState | MomentumState, *, log_scale: Tree, norms: Norms, **_: Any) -> Array:
+    """The share of norms below step / cap, at which the cap decides."""
+    updates, scales = scaled(updates, log_scale)
+    if norms == "separate":
+        lengths = jnp.stack(jax.tree.leaves(jax.tree.map(log_norm, updates, scales)))
+    else:
+        lengths = total_log_norm(updates, scales)
+    return jnp.mean(jnp.where(jnp.log(state.step) - lengths > jnp.log(state.cap), 1.0, 0.0))
+
+
+_CAP_BINDS = {norms: partial(_cap_binds, norms=norms) for norms in ("separate", "total")}
+
+
 class MomentumState(NamedTuple):
     """State of `ngd_momentum`: the velocity is `velocity * e^log_scale`."""
 
@@ -189,7 +204,8 @@ def ngd_momentum(
         still = jax.tree.map(jnp.zeros_like, params)
         return MomentumState(step, cap, momentum, still, jax.tree.map(lambda _: jnp.zeros(()), still))
 
-    return StepRule("ngd_momentum", init, _MOMENTUM_UPDATES[norms, form], settings, isotropic=True, settles=True)
+    update = _MOMENTUM_UPDATES[norms, form]
+    return StepRule("ngd_momentum", init, update, settings, isotropic=True, settles=True, binds=_CAP_BINDS[norms])
 
 
 def _momentum_a(
@@ -268,8 +284,20 @@ class AdamState(NamedTuple):
     moments: optax.OptState
 
 
-def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> StepRule:
-    """Adam without weight decay, at its usual constants."""
+class DecayingState(NamedTuple):
+    """State of `adam` with weight decay."""
+
+    step: Array
+    moments: optax.OptState
+    decay: Array
+
+
+def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, decay: float = 0.0) -> StepRule:
+    """Adam at its usual constants; with `decay` AdamW, `w <- w - step (direction + decay w)`.
+
+    >>> adam(0.001, decay=0.01)
+    adam(step=0.001, b1=0.9, b2=0.999, eps=1e-08, decay=0.01)
+    """
     settings = {
         "step": positive("step", step),
         "b1": fraction("b1", b1),
@@ -278,9 +306,17 @@ def adam(step: float, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
     }
     scaling = optax.scale_by_adam(b1=settings["b1"], b2=settings["b2"], eps=settings["eps"])
     update = _ADAM_UPDATES.setdefault((settings["b1"], settings["b2"], settings["eps"]), partial(_adam_update, scaling))
-    return StepRule(
-        "adam", lambda p: AdamState(jnp.asarray(settings["step"]), scaling.init(p)), update, settings, settles=True
-    )
+    shrink = number("decay", decay, least=0)
+    if shrink:
+        settings["decay"] = shrink
+
+    def init(params: Tree) -> AdamState | DecayingState:
+        step = jnp.asarray(settings["step"])
+        if not shrink:
+            return AdamState(step, scaling.init(params))
+        return DecayingState(step, scaling.init(params), jnp.asarray(shrink))
+
+    return StepRule("adam", init, update, settings, settles=not shrink)
 
 
 _ADAM_UPDATES: dict[tuple[float, float, float], partial[Any]] = {}
@@ -289,12 +325,18 @@ _ADAM_UPDATES: dict[tuple[float, float, float], partial[Any]] = {}
 def _adam_update(
     scaling: optax.GradientTransformation,
     updates: Tree,
-    state: AdamState,
+    state: AdamState | DecayingState,
     params: Tree | None = None,
     *,
     log_scale: Tree | None = None,
     **_: Any,
-) -> tuple[Tree, AdamState]:
+) -> tuple[Tree, AdamState | DecayingState]:
     gradient = jax.tree.map(lambda m, s: m * jnp.exp(s), *scaled(updates, log_scale))
     directions, moments = scaling.update(gradient, state.moments, params)
+    if isinstance(state, DecayingState):
+        if params is None:
+            raise InputError(
+                message("`adam` with `decay` needs `params` in `update`.", "the weights, which it shrinks")
+            )
+        directions = jax.tree.map(lambda u, w: u + state.decay * w, directions, params)
     return jax.tree.map(lambda u: -state.step * u, directions), state._replace(moments=moments)

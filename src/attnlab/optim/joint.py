@@ -36,8 +36,8 @@ def joint_decay(step: float, *, power: float = 2 / 3) -> StepRule:
 
     def init(params: Tree) -> JointDecayState:
         if not isinstance(params, dict) or "u" not in params:
-            raise InputError(message("`joint_decay` trains the head with the attention; there is no parameter 'u'.",
-                                     "descend(..., train_head=True)"))  # fmt: skip
+            problem = "`joint_decay` trains the head with the attention; there is no parameter 'u'."
+            raise InputError(message(problem, "descend(..., train_head=True)"))
         return JointDecayState(jnp.asarray(settings["step"]), jnp.asarray(settings["power"]), jnp.asarray(0))
 
     return StepRule("joint_decay", init, _joint_decay_update, settings, isotropic=True, settles=True)
@@ -74,4 +74,4 @@ def joint_total(step: float, *, cap: float = np.inf) -> StepRule:
 
 def _renamed(name: str, rule: StepRule) -> StepRule:
     settings = {k: rule.settings[k] for k in ("step", "cap")}
-    return StepRule(name, rule.init, rule.update, settings, isotropic=True, settles=True)
+    return StepRule(name, rule.init, rule.update, settings, isotropic=True, settles=True, binds=rule.binds)

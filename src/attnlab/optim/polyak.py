@@ -42,7 +42,8 @@ def polyak(*, cap: float = np.inf, constant: float = 0.5, floor: float | Literal
         values = (settings["constant"], settings["cap"], 0.0 if automatic else settings["floor"])
         return PolyakState(*(jnp.asarray(v) for v in values))
 
-    return StepRule("polyak", init, _POLYAK_UPDATES[automatic], settings, isotropic=True, settles=True)
+    update, binds = _POLYAK_UPDATES[automatic], _POLYAK_BINDS[automatic]
+    return StepRule("polyak", init, update, settings, isotropic=True, settles=True, binds=binds)
 
 
 def _floor(floor: Any) -> float:
@@ -63,6 +64,27 @@ def _polyak_update(
     **_: Any,
 ) -> tuple[Tree, PolyakState]:
     updates, scales = scaled(updates, log_scale)
+    log_step = _log_step(updates, scales, state, log_excess, value, automatic)
+    return scaled_by(jnp.minimum(log_step, jnp.log(state.cap)), updates, scales), state
+
+
+def _polyak_binds(
+    updates: Tree,
+    state: PolyakState,
+    *,
+    log_scale: Tree,
+    log_excess: Array | None = None,
+    value: Array | None = None,
+    automatic: bool,
+) -> Array:
+    log_step = _log_step(*scaled(updates, log_scale), state, log_excess, value, automatic)
+    return jnp.where(log_step > jnp.log(state.cap), 1.0, 0.0)
+
+
+def _log_step(
+    updates: Tree, scales: Tree, state: PolyakState, log_excess: Array | None, value: Array | None, automatic: bool
+) -> Array:
+    """log of the step that the cap may cut; -inf where there is none."""
     if automatic and log_excess is None:
         raise InputError(message("`polyak(floor='auto')` needs `log_excess`.", "outside `descend` pass floor=<number>"))
     if not automatic:
@@ -73,8 +95,8 @@ def _polyak_update(
     length = total_log_norm(updates, scales)
     raw = jnp.log(state.constant) + log_excess - 2.0 * length
     moves = jnp.isfinite(length) & ~jnp.isnan(raw)
-    factor = jnp.where(moves, jnp.minimum(raw, jnp.log(state.cap)), -jnp.inf)
-    return scaled_by(factor, updates, scales), state
+    return jnp.where(moves, raw, -jnp.inf)
 
 
 _POLYAK_UPDATES = {automatic: partial(_polyak_update, automatic=automatic) for automatic in (True, False)}
+_POLYAK_BINDS = {automatic: partial(_polyak_binds, automatic=automatic) for automatic in (True, False)}

@@ -33,6 +33,9 @@ class StepRule(optax.GradientTransformationExtraArgs):
     An `isotropic` rule sees gradients through their sums and lengths alone. It takes the same steps in any orthonormal
     coordinates, so that `descend` may choose the cheapest ones.
 
+    A rule with a cap on its steps has `binds(updates, state, **extra)`, called like `update`: 1 where the cap decides
+    the step, 0 where it does not, and between them the share of parameters for which it does.
+
     A rule that `settles` and takes no step at some weights will take none there ever after, so that `descend` may end.
     """
 
@@ -40,6 +43,7 @@ class StepRule(optax.GradientTransformationExtraArgs):
     settings: dict[str, Any]
     isotropic: bool
     settles: bool
+    binds: Callable[..., Array] | None
 
     def __new__(
         cls,
@@ -50,10 +54,11 @@ class StepRule(optax.GradientTransformationExtraArgs):
         *,
         isotropic: bool = False,
         settles: bool = False,
+        binds: Callable[..., Array] | None = None,
     ) -> StepRule:
         rule = super().__new__(cls, init, update)  # type: ignore[arg-type]
         rule.name, rule.settings = name, settings
-        rule.isotropic, rule.settles = isotropic, settles
+        rule.isotropic, rule.settles, rule.binds = isotropic, settles, binds
         return rule
 
     def describe(self) -> dict[str, Any]:

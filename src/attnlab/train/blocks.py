@@ -30,15 +30,19 @@ def block_size(trials: int, bytes_per_trial: int) -> int:
     return min(fitting, max(trials, 2))
 
 
-def in_blocks(program: Callable[..., Tree], per_trial: tuple[Tree, ...], *shared: Value | int, compiled: bool) -> Tree:
+def in_blocks(
+    program: Callable[..., Tree], per_trial: tuple[Tree, ...], *shared: Value | int, compiled: bool, alone: bool = False
+) -> Tree:
     """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
+
+    `alone` has one trial in each block, for programs that take one at a time.
 
     All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
     Unless the program is `compiled`, the first block goes ahead alone, so that only one thread compiles.
     """
     leaves = jax.tree.leaves(per_trial)
     trials = leaves[0].shape[0]
-    size = block_size(trials, sum(leaf.nbytes for leaf in leaves) // trials)
+    size = 1 if alone else block_size(trials, sum(leaf.nbytes for leaf in leaves) // trials)
     if size > trials:
         twice = jax.tree.map(lambda a: np.concatenate([a, a]), per_trial)
         return jax.tree.map(lambda a: a[:trials], in_blocks(program, twice, *shared, compiled=compiled))
@@ -46,7 +50,8 @@ def in_blocks(program: Callable[..., Tree], per_trial: tuple[Tree, ...], *shared
 
     def one(start: int) -> Tree:
         with jax.enable_x64(True):  # the setting is per thread
-            block = jax.tree.map(lambda a: a[start : start + size], per_trial)
+            # All of them need not be cut, which would copy what JAX holds.
+            block = per_trial if size == trials else jax.tree.map(lambda a: a[start : start + size], per_trial)
             return jax.tree.map(np.asarray, program(*block, *shared))
 
     if len(starts) == 1:

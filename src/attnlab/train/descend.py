@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Literal, TypeAlias, Unpack
 
 import numpy as np
 import optax
@@ -21,13 +21,15 @@ from attnlab.models.losses import LossLike, as_loss
 from attnlab.models.model import Data, Init, Model, Targets
 from attnlab.models.precision import in_float64
 from attnlab.optim.rule import StepRule
+from attnlab.train.feeding import Feeding
 from attnlab.train.job import Job, make_job
 from attnlab.train.loop import Loop, Progress
 from attnlab.train.metrics import UserMetrics
 from attnlab.train.options import Options, split, the_model
-from attnlab.train.schedule import MOST_STEPS, record_steps
+from attnlab.train.schedule import record_steps
 from attnlab.train.trajectory import Facts, Trajectory
 
+Record: TypeAlias = int | Sequence[int] | np.ndarray | Literal["epochs"] | None
 USUAL_METRICS = 20  # that are recorded
 COPIES_OF_RECORDS = 4  # while they are gathered: as arrays of one step, and stacked
 # What does not decide the numbers of a run.
@@ -39,12 +41,12 @@ def descend(
     tokens: Data,
     rule: optax.GradientTransformation,
     *,
-    steps: int = 2000,
+    steps: int | None = None,
     model: Model | None = None,
     loss: LossLike | None = None,
     init: Init = None,
     seed: int = 0,
-    record: int | Sequence[int] | np.ndarray | None = 20,
+    record: Record = 20,
     metrics: UserMetrics | None = None,
     targets: Targets | None = None,
     track: ArrayLike | None = None,
@@ -53,7 +55,7 @@ def descend(
     resume: Trajectory | None = None,
     **options: Unpack[Options],
 ) -> Trajectory:
-    """Train a model by full-batch steps and report what happened.
+    """Train a model, by steps that see all examples or batches of them, and report what happened.
 
     Without a `model` this is one attention layer: minimized is `(1/n) sum_i sum_k loss(y_ik h(x_i^T softmax(x_i W
     z_ik)))` over W, or over K and Q with W = K Q^T.
@@ -62,14 +64,15 @@ def descend(
         tokens: the data; a trial axis makes a batch of independent runs in one program. `al.Sequences` (real labels)
             for models that take them.
         rule: a rule of `attnlab.optim`, or any optax optimizer.
-        steps: last step. With `resume` this is still counted from the start of the first run.
+        steps: last step (2000). With `resume` this is still counted from the start of the first run.
         model: any `al.Model`: `al.models.Attention` (None), `MultiHead`, `Encoder`, `FullyConnected`, or your own.
         loss: "logistic", "exponential", "correlation", "hinge", or a function of one margin; "half_sum" (the sum of
             squared errors over 2), "mse_mean" or "half_mean"; "cross_entropy" for outputs of several classes. None
             is the usual one of the model: "logistic", or "half_sum" for networks.
         init: where to start: None for the law of the model; "uniform", "gaussian", "zeros"; or weights by name.
         seed: of the random start. Trial i uses stream (seed, i).
-        record: records per decade (log-spaced), or the steps to record, or None for none.
+        record: records per decade (log-spaced), or the steps to record, or None for none; "epochs" for the end of every
+            epoch.
         metrics: your own, name -> function of what `model.view` gives, written with `jax.numpy`.
         targets: weights to compare with, or a dict of such. For one layer a direction (d, d) of W, per trial or shared;
             a vector (d,) is compared with the trained head. Gives `misalignment_NAME` and `cosine_NAME` (NAME is
@@ -82,7 +85,10 @@ def descend(
         options: `parameterization`, `head`, `train_head`, `rank` (the width of K and Q) and `engine` are short for
             `model=al.models.Attention(...)`. `init_scale` multiplies a random start. `stop_misalignment` stops at the
             first record where every misalignment is at most this; `stop_seconds` at the first look at the clock after
-            this long, 0 at the first look.
+            this long, 0 at the first look. `batch` is the number of examples that a step sees; every epoch takes all
+            of them once, in an order drawn from (seed, trial, epoch). `epochs` stands in place of `steps`; `portion`
+            bounds how many examples are computed at a time, on the way back (gradients are added up) and at records.
+            `precision="float32"` is for deep networks.
 
     What is recorded is listed at `attnlab.train.metrics.measure`, and at `records` of the model.
 
@@ -101,10 +107,11 @@ def descend(
     True
     """
     began = time.perf_counter()
-    layer, init_scale, stops = split(dict(options))
+    layer, init_scale, stops, feeding = split(dict(options))
     trained = the_model(model, layer)
     data = _accepted(trained, tokens, rule)
-    steps = whole("steps", steps, 0, MOST_STEPS)
+    last = feeding.steps(steps, data)
+    seed = whole("seed", seed, 0)
     if on_step is not None and not callable(on_step):
         raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `Progress`."))
     user = check_metrics(metrics)
@@ -115,7 +122,8 @@ def descend(
         rule,
         trained,
         strict=False,
-        steps=steps,
+        feeding=feeding,
+        steps=last,
         loss=loss,
         init=init,
         init_scale=init_scale,
@@ -140,15 +148,25 @@ def descend(
         targets=targets,
         track=track,
         test=test,
+        feeding=feeding,
     )
-    schedule = record_steps(record, steps)
+    schedule = _schedule(record, job, last)
     _check_room(schedule, data, job)
     if stops.misalignment is not None:
         _check_alignment(trained, job, schedule)
-    loop = Loop(job, rule, user, data.trials, config, began)
+    loop = Loop(job, rule, user, data.trials, config, began, seed)
     if resume is not None:
         loop.go_on(resume, schedule)
-    return loop.run(schedule, steps, on_step, stops.misalignment, stops.seconds)
+    return loop.run(schedule, last, on_step, stops.misalignment, stops.seconds)
+
+
+def _schedule(record: Record, job: Job, last: int) -> tuple[int, ...]:
+    """The steps at which metrics are taken; the end of every epoch for "epochs"."""
+    if not isinstance(record, str) or record != "epochs":
+        return record_steps(record, last)  # pyright: ignore[reportArgumentType]
+    if job.batches is None:
+        raise InputError(message("`record` is 'epochs', which is for runs by batches.", "batch=100"))
+    return record_steps(range(0, last + 1, job.batches.per_epoch), last)
 
 
 def _is_isotropic(rule: optax.GradientTransformation) -> bool:
@@ -189,17 +207,20 @@ def run_config(tokens: Data, rule: optax.GradientTransformation, *, strict: bool
     flag("strict", strict)
     try:
         every = inspect.signature(descend).bind(tokens, rule, **options)
-        layer, init_scale, stops = split(every.arguments.get("options", {}))
+        layer, init_scale, stops, feeding = split(every.arguments.get("options", {}))
     except TypeError as error:
         raise InputError(message(f"`options` do not fit `descend`: {error}.")) from error
     every.apply_defaults()
     model = the_model(every.arguments["model"], layer)
     settings = {name: value for name, value in every.arguments.items() if name not in ASIDE}
+    data = _accepted(model, tokens, rule)
+    settings["steps"] = feeding.steps(settings["steps"], data)
     return _config(
-        _accepted(model, tokens, rule),
+        data,
         rule,
         model,
         strict=strict,
+        feeding=feeding,
         init_scale=init_scale,
         stop_misalignment=stops.misalignment,
         stop_seconds=stops.seconds,
@@ -207,8 +228,19 @@ def run_config(tokens: Data, rule: optax.GradientTransformation, *, strict: bool
     )
 
 
-def _config(data: Data, rule: optax.GradientTransformation, model: Model, *, strict: bool, **settings: object) -> Facts:
+def _config(
+    data: Data,
+    rule: optax.GradientTransformation,
+    model: Model,
+    *,
+    strict: bool,
+    feeding: Feeding,
+    **settings: object,
+) -> Facts:
     """The settings of a run as JSON, with data and functions as fingerprints."""
+    settings |= feeding.about()
+    if feeding.batch is not None:
+        model = model.directly()
     settings["loss"] = model.usual_loss if settings["loss"] is None else settings["loss"]
     if isinstance(settings["test"], Tokens | Sequences):
         settings["test"] = settings["test"].digest()

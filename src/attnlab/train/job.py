@@ -10,10 +10,13 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.errors import InputError, message
 from attnlab.models.losses import Loss
 from attnlab.models.model import Data, Init, Model, Targets, Weights
 from attnlab.models.problem import Objective
 from attnlab.models.scaled import Params, Tree
+from attnlab.train.batches import Batches
+from attnlab.train.feeding import WHOLE, Feeding
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Job:
         weights: parameters -> weights.
         selected: parameters -> the tokens with the largest attention.
         exact: parameters that cannot be found again from the weights to the last digit.
+        batches: how the data are cut into batches; None for steps that see all of them.
+        portion: examples that records evaluate at a time; None for all at once.
     """
 
     objective: Objective
@@ -40,6 +45,8 @@ class Job:
     weights: Callable[[Params], Weights]
     selected: Callable[[Params], np.ndarray]
     exact: tuple[str, ...] = ()
+    batches: Batches | None = None
+    portion: int | None = None
 
 
 def make_job(
@@ -55,9 +62,13 @@ def make_job(
     targets: Targets | None = None,
     track: ArrayLike | None = None,
     test: Data | None = None,
+    feeding: Feeding = WHOLE,
 ) -> Job:
     """The model on its data with these options; see `descend`."""
     model.check_trainable(data)
+    batches = feeding.batches(data, model)
+    if batches is not None:
+        model = model.directly()
     start = model.start(data, init, init_scale, seed)
     prepared = model.prepare(data, loss, start, isotropic=isotropic, matrices=matrices)
     prepared.check_loss()
@@ -65,23 +76,34 @@ def make_job(
     directions = model.targets(data, targets, start)
     add_axis = partial(_with_trials, data=data)
     problem, params = prepared.problem, prepared.params
+    if batches is not None and getattr(problem, "powers", None) is not None:
+        problem_ = "`batch` is for data of ordinary scale; sums over these tokens leave float64."
+        raise InputError(message(problem_, "scale the tokens"))
     if not prepared.batched:
         problem, params = add_axis(problem), add_axis(params)
+    portion = feeding.portion_of(model, batches)
 
     def selected(params: Params) -> np.ndarray:
+        if portion is not None:  # attention of all examples at once may not fit
+            return np.zeros((data.trials or 1, 0), dtype=np.intp)
         largest = np.asarray(_largest(params, problem, prepared.objective))
         return model.as_shown(largest, data, -1)
 
+    def weights(params: Params) -> Weights:
+        return {name: np.asarray(weight, dtype=np.float64) for name, weight in prepared.weights(params).items()}
+
     return Job(
         objective=prepared.objective,
-        problem=problem,
-        params=params,
-        compared=add_axis(compared),
-        targets=prepared.as_targets(add_axis(directions)),
+        problem=feeding.on_device(problem, batches),
+        params=feeding.typed(params),
+        compared=feeding.on_device(add_axis(compared), batches),
+        targets=feeding.typed(prepared.as_targets(add_axis(directions))),
         start=start,
-        weights=prepared.weights,
+        weights=weights,
         selected=selected,
         exact=() if prepared.exact else tuple(start),
+        batches=batches,
+        portion=portion,
     )
 
 

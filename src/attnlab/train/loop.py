@@ -16,11 +16,12 @@ import optax
 from attnlab.errors import InputError, message
 from attnlab.models.scaled import Params, Tree, Value
 from attnlab.optim.rule import StepRule
+from attnlab.train.batches import Feed, like_params
 from attnlab.train.blocks import in_blocks
 from attnlab.train.ending import Record, lost, moves, same, standing_since, stands, stops_of
 from attnlab.train.job import Job
 from attnlab.train.metrics import UserFunctions
-from attnlab.train.program import Reads, advance, gradient_norms, make_room
+from attnlab.train.program import Plan, Reads, advance, gradient_norms, make_room
 from attnlab.train.trajectory import Facts, Status, Trajectory, library_versions
 from attnlab.train.watch import PATIENCE, Watch
 
@@ -29,7 +30,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 FIRST_LOOK = 64  # steps
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on; of the model, each of its settings.
-SAME_RUN = ("tokens", "rule", "model", "loss", "init", "init_scale", "seed")
+SAME_RUN = ("tokens", "rule", "model", "loss", "init", "init_scale", "seed", "batch", "portion", "precision")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Loop:
         trials: int | None,
         config: Facts,
         began: float,
+        seed: int,
     ) -> None:
         self.job, self.rule, self.user = job, rule, user
         self.trials, self.config, self.began = trials, config, began
@@ -61,8 +63,13 @@ class Loop:
         self.step, self.earlier = 0, 0.0
         self.params: Params = job.params
         self.state: Tree = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
-        self.watching = not isinstance(rule, StepRule)
-        if self.watching:
+        by_batches = job.batches is not None
+        self.watching = not isinstance(rule, StepRule) and not by_batches
+        # What a rule does on one batch does not tell what it will do on the next.
+        self.settles = getattr(rule, "settles", False) and not by_batches
+        if job.batches is not None:
+            self.state = (like_params(self.state, job.params), Feed.start(job.batches, seed, trials or 1))
+        elif self.watching:
             self.state = (self.state, Watch.start(trials or 1))
         self.records: list[tuple[int, Record]] = []
         self.last_stop: tuple[int, Params] = (0, job.params)  # of a run without records: its step and parameters there
@@ -86,7 +93,8 @@ class Loop:
         if [np.shape(a) for a in leaves] != [a.shape for a in given]:
             raise InputError(message("`resume` has a rule state of another shape than this rule's."))
         exact, self.state = tree.unflatten(given)
-        self.params = {k: w[None] if self.trials is None else w for k, w in run.weights.items()} | exact
+        weights = {k: w[None] if self.trials is None else w for k, w in run.weights.items()}
+        self.params = {k: w.astype(self.job.params[k].dtype) for k, w in (weights | exact).items()}
         wanted = set(schedule)
         for i, at in enumerate(run.steps):
             if int(at) in wanted:
@@ -106,9 +114,9 @@ class Loop:
         ahead = sorted(({at for at in stops if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
-        look = FIRST_LOOK
+        look = FIRST_LOOK if self.job.batches is None else 1  # a step of a deep network may take seconds
         while ahead:
-            if self.step in stops and lost(self.params).all():
+            if self.step in stops and self._lost().all():
                 return self.trajectory(Status.NOT_FINITE)
             if self._idle(self._last_record()):
                 return self.trajectory(Status.STALLED)
@@ -127,7 +135,8 @@ class Loop:
                     ahead.pop(0)
                     if at in wanted:
                         self.records.append((int(at), {k: v[:, i] for k, v in taken.items()}))
-            if not schedule and self.step in stops and self._at_rest_since_last_stop():
+            unrecorded = not schedule and self.job.batches is None
+            if unrecorded and self.step in stops and self._at_rest_since_last_stop():
                 return self.trajectory(Status.STALLED)
             if on_step is not None:
                 on_step(Progress(self.step, steps, self.seconds, partial(self.trajectory, Status.RUNNING)))
@@ -142,26 +151,38 @@ class Loop:
 
     def _advance(self, lengths: list[int], together: int, recording: bool) -> Record:
         """Go through these intervals; the metrics at their ends, each (trials, together, ...)."""
-        reads: Reads = "scaled"
-        if not isinstance(self.rule, StepRule):
-            reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
+        plan = self._plan(recording)
         self.params, self.state, metrics = in_blocks(
-            partial(
-                advance,
-                objective=self.job.objective,
-                update=self.rule.update,
-                reads=reads,
-                user=self.user,
-                recording=recording,
-            ),
+            partial(advance, objective=self.job.objective, plan=plan),
             (self.job.problem, self.params, self.state, self.job.compared, self.job.targets),
+            self.step,
             np.array(lengths + [0] * (together - len(lengths))),
             len(lengths),
             compiled=self.compiled,
+            alone=self.job.portion is not None,
         )
         self.compiled = True
         self.step += sum(lengths)
         return metrics
+
+    def _plan(self, recording: bool) -> Plan:
+        """What is compiled."""
+        reads: Reads = "scaled"
+        if not isinstance(self.rule, StepRule):
+            reads = "extra" if isinstance(self.rule, optax.GradientTransformationExtraArgs) else "plain"
+        return Plan(
+            update=self.rule.update,
+            reads=reads,
+            binds=None if self.job.batches is None else getattr(self.rule, "binds", None),
+            user=self.user,
+            recording=recording,
+            batches=self.job.batches,
+            portion=self.job.portion,
+        )
+
+    def _lost(self) -> np.ndarray:
+        """Which trials have left the finite numbers; of a run by batches they stand at the last finite weights."""
+        return self.state[1].lost_at >= 0 if self.job.batches is not None else lost(self.params)
 
     def _exact(self) -> dict[str, Value]:
         """The parameters that the weights do not give back to the last digit."""
@@ -183,7 +204,7 @@ class Loop:
         """Will no trial ever move again, some though their gradient is not zero?"""
         if self.watching:
             return bool((self.state[1].still >= PATIENCE).all())
-        if record is None or not self.rule.settles:  # type: ignore[attr-defined]
+        if record is None or not self.settles:
             return False
         return not moves(record).any() and bool(stands(record).any())
 
@@ -203,6 +224,13 @@ class Loop:
         if self.watching and self._idle(None):
             self.step = int(self.state[1].taken.max())
             return int(np.sum(reached <= self.step))
+        if self.job.batches is not None:
+            if not self._lost().all():
+                return len(lengths)
+            # Nothing has moved since the last trial was lost: the run ends where it is next looked at.
+            count = 1 + int(np.searchsorted(reached[:-1], int(self.state[1].lost_at.max())))
+            self.step = int(reached[count - 1])
+            return count
 
         def over_after(count: int) -> bool:
             self.step, self.params, self.state = before
@@ -225,7 +253,7 @@ class Loop:
         """Of a run without records: has nothing moved since the last stop, though some gradient is not zero?"""
         (at, earlier), now = self.last_stop, self.params
         if self.step > at and same(earlier, now).all() and self._stalled().any():
-            return getattr(self.rule, "settles", False)
+            return self.settles
         self.last_stop = (self.step, now)
         return False
 
@@ -239,9 +267,11 @@ class Loop:
 
     def _stalled_at(self) -> np.ndarray:
         """The step from which each trial stands still though its gradient is not zero; -1 where it moves."""
+        if self.job.batches is not None:
+            return np.full(self.trials or 1, -1)
         if self.watching and (self.state[1].still > 0).any():
             return self.state[1].stalled_at
-        if self._last_record() is not None and getattr(self.rule, "settles", False):
+        if self._last_record() is not None and self.settles:
             since = standing_since(self.records)
             if (since >= 0).any():
                 return since
@@ -251,7 +281,7 @@ class Loop:
 
     def _ending(self) -> Status:
         """How a run that took all its steps ended."""
-        overflowed = lost(self.params)
+        overflowed = self._lost()
         if overflowed.any():
             return Status.NOT_FINITE if overflowed.all() else Status.PARTLY_FINITE
         return Status.STALLED if (self._stalled_at() >= 0).any() else Status.FINISHED
@@ -264,9 +294,12 @@ class Loop:
 
         going = status in (Status.RUNNING, Status.OUT_OF_TIME)
         stalled_at = np.full(self.trials or 1, -1) if going else self._stalled_at()
-        underflow_at = self.state[1].underflow if self.watching else np.full(self.trials or 1, -1)
+        none = np.full(self.trials or 1, -1)
+        underflow_at = self.state[1].underflow if self.watching else none
+        lost_at = none if self.job.batches is None else self.state[1].lost_at
         names = self.records[0][1] if self.records else {}
         stacked = {k: np.stack([record[k] for _, record in self.records], axis=1) for k in names}
+        stacked = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in stacked.items()}
         return Trajectory(
             steps=np.array([at for at, _ in self.records], dtype=np.int64),
             metrics={k: without_axis(v) for k, v in stacked.items()},
@@ -282,6 +315,7 @@ class Loop:
             rule_state=tuple(np.asarray(a) for a in jax.tree.leaves((self._exact(), self.state))),
             stalled_at=without_axis(stalled_at),
             underflow_at=without_axis(underflow_at),
+            lost_at=without_axis(lost_at),
         )
 
 

@@ -21,15 +21,21 @@ def measure(objective: Objective, seen: Seen, user: UserFunctions) -> dict[str, 
     | `loss`, `log_loss` | the objective, and its logarithm (also where it underflows) |
     | `log_gradient_norm` | over all parameters |
     | `step_length` | length of the next step |
+    | `test_loss`, `test_accuracy` | on the test examples, if there are any; accuracy of losses that know classes |
+
+    In a run by batches the next step is that on the next batch; losses are of all examples, as ever. There are also
+    `last_gradient_norm` and `last_step_length`, of the step before the record, and `capped_share` of rules with a cap:
+    the share of all steps so far at which the cap decided. Networks whose examples are evaluated in portions have these
+    only, and nothing of the next step.
 
     The rest is listed at `records` of each model: `attnlab.models.layer.Layer` for one attention layer.
     """
     metrics = {
         "loss": objective.value(seen.problem, seen.forward),
         "log_loss": objective.log_value(seen.problem, seen.forward),
-        "log_gradient_norm": total_log_norm(seen.gradient.mantissa, seen.gradient.log_scale),
-        "step_length": jnp.exp(total_log_norm(*scaled(seen.update, None))),
+        **_of_next_step(seen),
         **objective.records(seen),
+        **objective.test_records(seen),
     }
     if not user:
         return metrics
@@ -37,3 +43,12 @@ def measure(objective: Objective, seen: Seen, user: UserFunctions) -> dict[str, 
     if taken:
         raise InputError(message(f"`metrics` names {taken[0]!r}, which is recorded already.", "choose another name"))
     return metrics | call_metrics(user, objective.view(seen))
+
+
+def _of_next_step(seen: Seen) -> dict[str, Array]:
+    if seen.portion is not None:
+        return {}
+    return {
+        "log_gradient_norm": total_log_norm(seen.gradient.mantissa, seen.gradient.log_scale),
+        "step_length": jnp.exp(total_log_norm(*scaled(seen.update, None))),
+    }

@@ -11,6 +11,7 @@ from attnlab.models.attention import Attention
 from attnlab.models.engine import Engine
 from attnlab.models.heads import HeadLike
 from attnlab.models.model import Model
+from attnlab.train.feeding import Feeding, Precision
 
 
 class LayerOptions(TypedDict, total=False):
@@ -29,6 +30,10 @@ class Options(LayerOptions, total=False):
     init_scale: float
     stop_misalignment: float | None
     stop_seconds: float | None
+    batch: int | None
+    epochs: int | None
+    portion: int | None
+    precision: Precision
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ def the_model(model: object, options: LayerOptions) -> Model:
     return chosen
 
 
-def split(options: dict[str, Any]) -> tuple[LayerOptions, float, Stops]:
-    """What belongs to the layer, the scale of the start, and when to stop."""
+def split(options: dict[str, Any]) -> tuple[LayerOptions, float, Stops, Feeding]:
+    """What belongs to the layer, the scale of the start, when to stop, and how the run is fed."""
     unknown = [
         name for name in options if name not in Options.__annotations__ and name not in LayerOptions.__annotations__
     ]
@@ -66,4 +71,6 @@ def split(options: dict[str, Any]) -> tuple[LayerOptions, float, Stops]:
     for name, value in (("stop_misalignment", stops.misalignment), ("stop_seconds", stops.seconds)):
         if value is not None:
             number(name, value, least=0)
-    return cast(LayerOptions, rest), scale, stops
+    named = [name for name in ("batch", "epochs", "portion", "precision") if name in rest]
+    feeding = Feeding(**{name: rest.pop(name) for name in named})
+    return cast(LayerOptions, rest), scale, stops, feeding

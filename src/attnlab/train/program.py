@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -14,6 +15,7 @@ from jax import Array
 
 from attnlab.models.problem import Objective, Seen
 from attnlab.models.scaled import Params, ScaledGradient, Tree, total_log_norm
+from attnlab.train.batches import Batches, Proposal, next_batch, stochastic_step
 from attnlab.train.metrics import UserFunctions, measure
 from attnlab.train.watch import watched
 
@@ -21,74 +23,124 @@ from attnlab.train.watch import watched
 Reads = Literal["scaled", "extra", "plain"]
 
 
-@partial(jax.jit, static_argnames=("objective", "update", "reads", "user", "recording"))
+@dataclass(frozen=True)
+class Plan:
+    """What a run compiles, beside its objective: equal plans share a program.
+
+    Attributes:
+        update: of the step rule.
+        reads: how that takes gradients.
+        binds: of a rule with a cap: does the cap decide this step?
+        user: metrics of the user's own.
+        recording: are there records?
+        batches: how the data are cut; None for steps that see all of them.
+        portion: examples that records evaluate at a time; None for all at once.
+    """
+
+    update: Callable[..., tuple[Tree, Tree]]
+    reads: Reads
+    binds: Callable[..., Array] | None = None
+    user: UserFunctions = ()
+    recording: bool = True
+    batches: Batches | None = None
+    portion: int | None = None
+
+
+@partial(jax.jit, static_argnames=("objective", "plan"))
 def advance(
     problem: Tree,
     params: Params,
     state: Tree,
     compared: Tree,
     targets: dict[str, Tree],
+    begin: Array,
     lengths: Array,
     count: Array,
     *,
     objective: Objective,
-    update: Callable[..., tuple[Params, Tree]],
-    reads: Reads,
-    user: UserFunctions,
-    recording: bool,
+    plan: Plan,
 ) -> tuple[Params, Tree, dict[str, Array]]:
-    """`count` times: so many steps of every trial as `lengths` says next, then the metrics there.
+    """`count` times: so many steps of every trial as `lengths` says next, then the metrics there; from step `begin` on.
 
     One program for any schedule: both the number of steps and the number of records are arguments. The state of a rule
-    that does not read scaled gradients comes with a `Watch` over what it is given.
+    comes with the `Feed` of a run by batches, or with a `Watch` over what a rule is given that does not read scaled
+    gradients.
     """
-    watching = reads != "scaled"
+    batches = plan.batches
+    with_feed = batches is not None
+    watching = plan.reads != "scaled" and not with_feed
 
-    def propose(problem: Tree, params: Params, state: Tree) -> tuple[Params, Tree, ScaledGradient, Tree]:
-        gradient, forward = objective.gradient(params, problem)
-        if reads == "plain":
-            moves, state = update(gradient.value(), state, params)
-        elif reads == "extra":
-            moves, state = update(gradient.value(), state, params, value=objective.value(problem, forward))
+    def propose(problem: Tree, params: Params, state: Tree) -> Proposal:
+        if batches is None or batches.portion is None:
+            gradient, forward = objective.gradient(params, problem)
         else:
-            moves, state = update(
-                gradient.mantissa,
-                state,
-                params,
-                log_scale=gradient.log_scale,
-                log_excess=objective.log_excess(problem, forward),
-                value=objective.value(problem, forward),
-            )
-        return moves, state, gradient, forward
+            gradient, forward = objective.gradient_in_portions(params, problem, batches.portion)
+        if plan.reads == "plain":
+            moves, next_state = plan.update(gradient.value(), state, params)
+            return moves, next_state, gradient, forward, jnp.zeros(())
+        value = objective.value(problem, forward)
+        if plan.reads == "extra":
+            moves, next_state = plan.update(gradient.value(), state, params, value=value)
+            return moves, next_state, gradient, forward, jnp.zeros(())
+        about = {
+            "log_scale": gradient.log_scale,
+            "log_excess": objective.log_excess(problem, forward),
+            "value": value,
+        }
+        moves, next_state = plan.update(gradient.mantissa, state, params, **about)
+        capped = jnp.zeros(()) if plan.binds is None else plan.binds(gradient.mantissa, state, **about)
+        return moves, next_state, gradient, forward, capped
 
     def trial(
         problem: Tree, params: Params, state: Tree, compared: Tree, targets: Tree
     ) -> tuple[Params, Tree, dict[str, Array]]:
-        def step(_: Array, carry: tuple[Params, Tree]) -> tuple[Params, Tree]:
+        def step(at: Array, carry: tuple[Params, Tree]) -> tuple[Params, Tree]:
             params, state = carry
+            if batches is not None:
+                return stochastic_step(batches, propose, problem, at, params, *state)
             if watching:
-                return watched(lambda p, s: propose(problem, p, s), params, *state)
+                return watched(lambda p, s: propose(problem, p, s)[:4], params, *state)
             moves, state = propose(problem, params, state)[:2]
             return jax.tree.map(jnp.add, params, moves), state
 
-        def measured(params: Params, state: Tree) -> dict[str, Array]:
-            state = state[0] if watching else state
-            moves, _, gradient, forward = propose(problem, params, state)
-            return measure(objective, Seen(problem, params, gradient, forward, moves, compared, targets), user)
+        def measured(at: Array, params: Params, state: Tree) -> dict[str, Array]:
+            of_rule = state[0] if watching or with_feed else state
+            if batches is None:
+                moves, _, gradient, forward, _ = propose(problem, params, of_rule)
+                seen = Seen(problem, params, gradient, forward, moves, compared, targets)
+                return measure(objective, seen, plan.user)
+            feed = state[1]
+            if plan.portion is None:
+                moves, _, gradient, _, _ = propose(next_batch(batches, problem, feed, at), params, of_rule)
+                forward = objective.evaluate(params, problem)
+            else:
+                moves, gradient = {}, ScaledGradient({}, {})
+                forward = objective.evaluate_in_portions(params, problem, plan.portion)
+            seen = Seen(problem, params, gradient, forward, moves, compared, targets, plan.portion)
+            metrics = measure(objective, seen, plan.user) | feed.records()
+            if plan.binds is None:
+                return metrics
+            return metrics | {"capped_share": feed.capped / jnp.maximum(at, 1)}
 
-        def interval(i: Array, carry: tuple[Params, Tree, Tree]) -> tuple[Params, Tree, Tree]:
-            params, state, records = carry
-            params, state = jax.lax.fori_loop(0, lengths[i], step, (params, state))
-            if recording:
-                now = measured(params, state)
+        def interval(i: Array, carry: tuple[Array, Params, Tree, Tree]) -> tuple[Array, Params, Tree, Tree]:
+            at, params, state, records = carry
+            reached = at + lengths[i]
+            params, state = jax.lax.fori_loop(at, reached, step, (params, state))
+            if plan.recording:
+                now = measured(reached, params, state)
                 records = jax.tree.map(lambda all, one: all.at[i].set(one), records, now)
-            return params, state, records
+            return reached, params, state, records
 
-        shapes = jax.eval_shape(measured, params, state) if recording else {}
+        shapes = jax.eval_shape(measured, begin, params, state) if plan.recording else {}
         none_yet = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), shapes)
-        return jax.lax.fori_loop(0, count, interval, (params, state, none_yet))
+        return jax.lax.fori_loop(0, count, interval, (begin, params, state, none_yet))[1:]
 
-    return jax.vmap(trial)(problem, params, state, compared, targets)
+    every = (problem, params, state, compared, targets)
+    if plan.portion is None:
+        return jax.vmap(trial)(*every)
+    # One large network at a time: an axis of trials of length 1 only makes its program slower.
+    alone = jax.tree.map(lambda array: array[0], every)
+    return jax.tree.map(lambda array: jnp.asarray(array)[None], trial(*alone))
 
 
 @partial(jax.jit, static_argnums=2)

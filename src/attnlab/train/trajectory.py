@@ -28,8 +28,8 @@ class Status(Enum):
     FINISHED = "All steps were taken."
     ALIGNED = "Every trial reached the wanted alignment, so the run stopped early."
     OUT_OF_TIME = "The time limit was reached; continue with `resume=`."
-    NOT_FINITE = "The weights of every trial overflowed; take a smaller step."
-    PARTLY_FINITE = "All steps were taken, but the weights of some trials overflowed; see `diverged`."
+    NOT_FINITE = "Loss or weights of every trial overflowed; take a smaller step."
+    PARTLY_FINITE = "All steps were taken, but loss or weights of some trials overflowed; see `diverged`."
     STALLED = "The rule moves the weights no more, though the gradient is not zero; see `stalled_at` and `remarks`."
     RUNNING = "The run was still going when this was taken; continue with `resume=`."
 
@@ -126,7 +126,8 @@ class Trajectory(Saved):
         weights: final {"W"} or {"K", "Q"}, and {"u"} if the head was trained; or those of the model.
         initial: the same at step 0.
         selected: token with the largest attention weight at the end, (n,) or (n, K), after the trial axis; of every
-            group of heads and every query, (G, n, T), for a model of several heads; (n, T) for an encoder.
+            group of heads and every query, (G, n, T), for a model of several heads; (n, T) for an encoder. Empty where
+            a run by batches evaluates its examples in portions.
         trials: length of the trial axis, or None without one.
         last_step: the step at which `weights` stand.
         status: why the run ended.
@@ -138,6 +139,8 @@ class Trajectory(Saved):
             where it does not. Of rules of attnlab the first record at which that was seen.
         underflow_at: the first step at which entries of the gradient underflowed that a plain optax rule was given, ()
             or (trials,); -1 for none, and for rules of attnlab, which take gradients of any size.
+        lost_at: of a run by batches the step that led to loss or weights that are not finite, () or (trials,); -1 for
+            none. It was not taken: `weights` are the last finite ones.
     """
 
     kind = ("trajectory", "run")
@@ -158,6 +161,7 @@ class Trajectory(Saved):
     rule_state: tuple[np.ndarray, ...]
     stalled_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
     underflow_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
+    lost_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
 
     @property
     def u(self) -> Array:
@@ -166,16 +170,16 @@ class Trajectory(Saved):
 
     @property
     def diverged(self) -> NDArray[np.bool_]:
-        """Which trials ended with weights that are not finite; shape () or (trials,)."""
+        """Which trials left the finite numbers; shape () or (trials,)."""
         lead = 0 if self.trials is None else 1
         finite = [np.isfinite(w).all(tuple(range(lead, w.ndim))) for w in self.weights.values()]
-        return ~np.logical_and.reduce(finite)
+        return ~np.logical_and.reduce(finite) | (np.asarray(self.lost_at) >= 0)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers should know: trials that stand still, gradients that underflowed, metrics that
         overflowed. Empty for most runs."""
-        remarks = [_stalled_remark(self), _underflow_remark(self), _loss_remark(self)]
+        remarks = [_stalled_remark(self), _underflow_remark(self), _lost_remark(self), _loss_remark(self)]
         remarks += [_metric_remark(self, name) for name in self.metrics]
         return tuple(remark for remark in remarks if remark)
 
@@ -204,6 +208,8 @@ _FINITE = (
     "moved",
     "hidden_moved",
     "step_length",
+    "last_step_length",
+    "last_gradient_norm",
     "attention",
     "attention_min",
     "top_attention",
@@ -229,6 +235,14 @@ def _underflow_remark(run: Trajectory) -> str | None:
         f"{_share(lost, run)}entries of the gradient underflow to zero before the optax rule sees them, from step "
         f"{first} on; if its steps do not depend on the size of the gradient, use al.optim.scale_free(rule)."
     )
+
+
+def _lost_remark(run: Trajectory) -> str | None:
+    lost = np.asarray(run.lost_at) >= 0
+    if not lost.any():
+        return None
+    first = int(np.min(np.asarray(run.lost_at)[lost]))
+    return f"{_share(lost, run)}step {first} would have led out of the finite numbers; weights stand before it."
 
 
 def _loss_remark(run: Trajectory) -> str | None:
