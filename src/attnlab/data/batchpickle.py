@@ -77,7 +77,7 @@ def _refuse(where: str, why: str, error: Exception) -> NoReturn:
 def _checked(held: Any) -> tuple[np.ndarray, np.ndarray]:
     """The two entries that are needed, if they are what they should be."""
     if not isinstance(held, dict):
-        raise _Foreign(f"it holds a {type(held).__name__.strip('_').lower()}")
+        raise _Foreign(f"it holds {type(held).__name__.strip('_')}, and no dict")
     entries = {_text(name): value for name, value in held.items()}
     missing = [name for name in ("data", "labels") if name not in entries]
     if missing:
@@ -110,8 +110,9 @@ class _Machine:
             self._step(code.name, argument)
         if stream.read(1):
             raise _Foreign("it goes on after its end")
-        (value,) = self.stack
-        return value
+        if self.below or len(self.stack) != 1:
+            raise _Foreign("it leaves other than one value")
+        return self.stack[0]
 
     def _step(self, code: str, argument: Any) -> None:
         if code in WITHOUT_EFFECT or code == "STOP":
@@ -153,7 +154,8 @@ class _Machine:
         return tuple(taken)
 
     def _tuple(self, _: Any) -> None:
-        self.stack.append(tuple(self._to_mark()))
+        values = tuple(self._to_mark())  # first: it changes which stack is on top
+        self.stack.append(values)
 
     def _tuple1(self, _: Any) -> None:
         self.stack.append(self._last(1))
@@ -210,10 +212,10 @@ class _Machine:
     def _build(self, _: Any) -> None:
         """The content of an array; that of its type says nothing more than its name does."""
         (state,) = self._last(1)
-        target = self.stack[-1]
-        if isinstance(target, _Type):
+        if isinstance(self.stack[-1], _Type):
             return
-        _as_a(_Bytes, target).array = _array(_as_a(tuple, state))
+        target = _as_a(_Bytes, self.stack[-1])
+        target.array = _array(_as_a(tuple, state))
 
 
 def _name(text: str) -> _Name:
@@ -243,7 +245,8 @@ def _array(state: tuple[Any, ...]) -> np.ndarray:
 
 def _as_a(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise _Foreign(f"it has a {type(value).__name__.strip('_')} in place of a {kind.__name__.strip('_')}")
+        given, wanted = (one.__name__.strip("_") for one in (type(value), kind))
+        raise _Foreign(f"it has {given} where {wanted} is wanted")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zipfile
 import zlib
@@ -24,6 +25,7 @@ BATCHES: dict[Split, tuple[str, ...]] = {
 SIDE, CHANNELS = 32, 3
 RECORD = 1 + ROW  # of a binary batch: a label, then an image
 MOST = 2**26  # bytes of a batch; the official ones have half as many
+PADDING = 2**20  # bytes that a tar file may have after its end; usually a few thousand
 PYTHON, BINARY = "Python batches", "binary batches"
 FOLDERS = {PYTHON: "cifar-10-batches-py", BINARY: "cifar-10-batches-bin"}
 ENDINGS = {PYTHON: "", BINARY: ".bin"}
@@ -81,15 +83,14 @@ def _of_archive(path: Path, split: Split, form: str) -> Labelled:
     wanted = [f"{batch}{ENDINGS[form]}" for batch in BATCHES[split]]
     held: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
                 content = archive.extractfile(member) if name in wanted and member.isfile() else None
                 if content is not None:
                     _check_size(member.size, f"{path}/{name}")
                     held[name] = content.read()
-                if len(held) == len(wanted):
-                    break
+            unpacked.read(PADDING)  # to the very end, where gzip compares its checksum
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         problem = f"`{path}` is cut off or damaged ({error}); wanted {path.name} as it is published."
         raise InputError(message(problem, "remove it, and it is downloaded anew")) from error
