@@ -228,13 +228,10 @@ class Images:
         counts = np.bincount(self.y[places], minlength=self.classes)
         if balanced and counts.max() - counts.min() > 1:
             least = int(self.counts.argmin())
-            raise InputError(
-                message(
-                    f"`which` is {count}, balanced over {self.classes} classes; class {least} has "
-                    f"{self.counts[least]} images.",
-                    f"at most {self.classes * int(self.counts[least])}, or images.only(...) of larger classes",
-                )
-            )
+            few = int(self.counts[least])
+            problem = f"`which` is {count}, balanced over {self.classes} classes; class {least} has {few} images."
+            fewer = f"at most {self.classes * few}, or " if few else ""
+            raise InputError(message(problem, f"{fewer}images.only(...) of the other classes"))
         return places
 
     def _those(self, which: ArrayLike) -> NDArray[np.intp]:
