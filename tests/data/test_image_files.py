@@ -164,6 +164,13 @@ def test_the_batch_of_the_tests_is_what_python_2_wrote():
     assert held[b"filenames"][3] == b"image_3.png"
 
 
+def test_every_label_from_0_to_9_is_one():
+    rows, _ = colours(10)
+    for make in (python2_batch, python3_batch(4)):
+        assert read_batch(make(rows, np.arange(10)), "batch")[1].tolist() == list(range(10))
+    assert read_binary(binary_batch(rows, range(10)), "batch")[1].tolist() == list(range(10))
+
+
 def archive(path, contents):
     with tarfile.open(path, "w:gz") as file:
         for name, content in contents.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnlab as al
-from attnlab import InputError
+from attnlab import InputError, checks
 from attnlab.data import Images
 
 
@@ -133,7 +133,7 @@ def test_a_size_that_does_not_divide_is_refused_with_those_that_do():
         ({"std": [[1.0]]}, r"`std` has shape \(1, 1\)"),
         ({"std": 0.0}, "`std` is 0"),
         ({"std": [1.0, 1.0, -1.0]}, "`std`"),
-        ({"std": 1e-101}, "`std`"),
+        ({"std": 1e-101}, r"`std` is 1e-101; wanted numbers from 1e-100 to 1e\+100"),
         ({"std": 1e101}, "`std`"),
         ({"mean": -1.1e6}, "`mean`"),
         ({"mean": 1.1e6}, "`mean`"),
@@ -144,6 +144,18 @@ def test_a_size_that_does_not_divide_is_refused_with_those_that_do():
 def test_wrong_normalisation_is_refused(options, words):
     with pytest.raises(InputError, match=words):
         pictures().patches(2, **options)
+
+
+def test_patches_that_do_not_fit_into_memory_are_refused(monkeypatch):
+    images = Images(pixels=np.zeros((500, 32, 32), dtype=np.uint8), y=np.zeros(500, dtype=int))
+    for numbers_a_pixel, fits in ((2.0, False), (2.5, True)):
+        free = 8 * numbers_a_pixel * images.pixels.size / checks.SPARE
+        monkeypatch.setattr(checks, "free_memory", lambda free=free: free)
+        if fits:
+            assert images.patches(4).n == 500
+        else:
+            with pytest.raises(InputError, match="`patches` of 500 images would take"):
+                images.patches(4)
 
 
 def test_types_are_kept_and_arrays_are_frozen_copies():

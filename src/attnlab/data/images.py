@@ -149,9 +149,9 @@ class Images:
             raise InputError(
                 message(f"`sequences` have x of shape {data.x.shape}; their layout in `info` wants {wanted}.")
             )
-        grid = data.x.reshape(-1, rows, columns, side, side, channels)
+        grid = data.x.reshape(data.n, rows, columns, side, side, channels)
         mean, std = _normalisation(data.info["mean"], data.info["std"], channels)
-        pixels = _unscaled(grid.swapaxes(2, 3).reshape(-1, height, width, channels), mean, std)
+        pixels = _unscaled(grid.swapaxes(2, 3).reshape(data.n, height, width, channels), mean, std)
         if data.info.get("bytes"):
             pixels = np.rint(BRIGHTEST * pixels).astype(np.uint8)
         gone = (*LAYOUT, "classes", "mean", "std", "bytes")
