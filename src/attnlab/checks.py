@@ -38,7 +38,7 @@ def real_array(name: str, value: ArrayLike) -> Array:
     <BLANKLINE>
     hint: all rows must have one length; pad them, and hide the padding with `mask`
     """
-    given = _as_numpy(name, value)
+    given = numpy_array(name, value)
     if given.dtype == object:
         return _from_objects(name, given)
     if given.dtype.kind in "iu":
@@ -69,7 +69,7 @@ def finite_array(name: str, value: ArrayLike) -> Array:
 
 def whole_array(name: str, value: ArrayLike, wanted: str = "whole numbers") -> NDArray[np.intp]:
     """An array of whole numbers, of any integer type; floats and booleans are refused."""
-    given = _as_numpy(name, value, wanted)
+    given = numpy_array(name, value, wanted)
     if given.dtype == object and all(_is_whole(entry) for entry in given.flat):
         given = _within_index(name, given)
     if given.dtype.kind not in "iu":
@@ -79,7 +79,7 @@ def whole_array(name: str, value: ArrayLike, wanted: str = "whole numbers") -> N
 
 def boolean_array(name: str, value: ArrayLike, wanted: str = "booleans, or 0 and 1") -> NDArray[np.bool_]:
     """An array of booleans, given as such or as 0 and 1."""
-    given = _as_numpy(name, value, wanted)
+    given = numpy_array(name, value, wanted)
     if given.dtype == bool:
         return np.array(given)
     if given.dtype.kind not in "iuf":
@@ -222,8 +222,8 @@ def is_a(value: Any, kind: Any) -> bool:
         return False
 
 
-def _as_numpy(name: str, value: ArrayLike, wanted: str = "an array of real numbers") -> NDArray[Any]:
-    """What NumPy makes of it, with its complaints in our words."""
+def numpy_array(name: str, value: ArrayLike, wanted: str = "an array of real numbers") -> NDArray[Any]:
+    """What NumPy makes of it, of whatever type, with its complaints in our words."""
     try:
         masked = _has_masked(value)
         given = None if masked else _read(value)
@@ -379,7 +379,7 @@ def _as_float(value: Any) -> float | None:
     if is_a(value, float | int | np.floating | np.integer):
         return _real(value)
     try:
-        given = _as_numpy("", value)
+        given = numpy_array("", value)
         return float(real_array("", given)) if given.ndim == 0 and given.dtype != bool else None
     except InputError:
         return None

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from attnlab import InputError, optimal_tokens
-from attnlab.data import digits as module
-from attnlab.data.digits import digit_patches, linear_classifier
+from attnlab.data import digitpatches as module
+from attnlab.data.digitpatches import digit_patches, linear_classifier
 from attnlab.data.idx import digit_images, read_idx
 
 

@@ -9,6 +9,7 @@ import tyro
 from attnlab import __version__
 from attnlab.cli.bench import Bench
 from attnlab.cli.claim import Claims
+from attnlab.cli.data import DataSets
 from attnlab.cli.demo import Demo
 from attnlab.cli.doctor import Doctor
 from attnlab.cli.figure import Figures
@@ -19,6 +20,7 @@ Command = (
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[Figures, tyro.conf.subcommand("figure")]
     | Annotated[Claims, tyro.conf.subcommand("claim")]
+    | Annotated[DataSets, tyro.conf.subcommand("data")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )

@@ -12,11 +12,13 @@
 | `gaussian_signal_in_span` | `gaussian_signal` of any dimension, up to 1e300 |
 | `tokenized_mixture`, `planted` | of *On the Optimization and Generalization of Multi-head Attention* |
 | `Sequences`, `gaussian_sequences` | sequences with real labels, for encoders; Gaussian ones |
+| `Images` | pictures with class labels, and their patches as `Sequences` |
+| `mnist`, `fashion_mnist`, `cifar10`, `digits` | sets of them: from a folder, or downloaded once; scikit-learn's own |
 | `trap` | data sets on which descent goes astray although a theorem says that it does not |
 | `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
 
-from attnlab.data.digits import digit_patches as digit_patches
+from attnlab.data.digitpatches import digit_patches as digit_patches
 from attnlab.data.families import (
     antipodal_signal as antipodal_signal,
     bad_direction as bad_direction,
@@ -27,6 +29,13 @@ from attnlab.data.families import (
     two_tokens as two_tokens,
 )
 from attnlab.data.highdim import gaussian_signal_in_span as gaussian_signal_in_span
+from attnlab.data.images import Images as Images
+from attnlab.data.imagesets import (
+    cifar10 as cifar10,
+    digits as digits,
+    fashion_mnist as fashion_mnist,
+    mnist as mnist,
+)
 from attnlab.data.mixture import planted as planted, tokenized_mixture as tokenized_mixture
 from attnlab.data.selection import optimal_tokens as optimal_tokens, scores as scores
 from attnlab.data.separated import separated_signal as separated_signal

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnlab.data.owners import PATTERN, abandoned, owned_name
+from attnlab.data.places import cache_folder
 from attnlab.data.writing import NO_SPACE, WriteError, sync_folder, to_the_end, write_json
 from attnlab.errors import InputError, StoreError, message
 from attnlab.store.keys import Identity
@@ -54,11 +55,10 @@ def default_root() -> Path:
     """$ATTNLAB_STORE, else $XDG_CACHE_HOME/attnlab, else ~/.cache/attnlab."""
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE])
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        return (cache if cache.is_absolute() else Path.home() / ".cache") / "attnlab"
-    except RuntimeError as error:
-        raise StoreError(message("There is no home folder to keep runs in.", f"set {VARIABLE} to a folder")) from error
+    cache = cache_folder()
+    if cache is None:
+        raise StoreError(message("There is no home folder to keep runs in.", f"set {VARIABLE} to a folder"))
+    return cache
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
 from attnlab.data import optimal_tokens, scores
-from attnlab.data.digits import NEEDS, digit_patches, digits_installed
+from attnlab.data.digitpatches import NEEDS, digit_patches, digits_installed
 from attnlab.data.span import in_span
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.rates.curves import NEAR, NEARER, Look, arrival, draw_rules, middle, number, run_rule, spelt

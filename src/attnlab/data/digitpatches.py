@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.checks import number, shown, whole
+from attnlab.checks import enough_memory, number, shown, whole
 from attnlab.data.families import EXTREME, _batch, room_for
 from attnlab.data.idx import digit_images
 from attnlab.data.tokens import Array, Tokens
@@ -20,6 +20,8 @@ SCIKIT_LEARN = "scikit-learn digits"
 # The classifier sees at most this many images; its ridge keeps it finite on classes that can be separated.
 SEEN_AT_MOST, RIDGE = 2000, 1e-3
 NEWTON_STEPS, SETTLED = 50, 1e-12
+# A pixel is a number, twice, once it is scaled.
+COPIES = 2
 # Deviation of the noise for images of up to so many pixels.
 SMALL, SMALL_NOISE, LARGE_NOISE = 100, 0.05, 0.02
 
@@ -124,6 +126,7 @@ def _zeros_and_ones(folder: Path | None) -> tuple[Array, Array]:
     """Images of zeros and ones with pixels in [0, 1], (N, pixels), and labels -1 and +1."""
     if folder is not None:
         images, digits = digit_images(folder)
+        enough_memory(COPIES * images.size, f"`{folder}` with {len(images)} images", "a smaller file")
         pixels = images.reshape(len(images), -1) / 255.0
     else:
         if not digits_installed():
