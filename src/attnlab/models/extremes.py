@@ -97,8 +97,8 @@ def _small_problem(tokens: Tokens, head: Head, powers: Powers) -> LayerProblem:
 def logits_overflow(problem: LayerProblem, params: Mapping[str, NumpyArray]) -> np.ndarray | None:
     """Which trials have logits x W z beyond float64, (trials,) or (); None, by a bound, if surely none."""
     attention = {name: p for name, p in params.items() if name != "u"}
-    # W z is multiplied first: it must not overflow either, however small the tokens are.
-    largest = max(0, _exponent_of(problem.x)) + sum(_exponent_of(array) for array in (problem.z, *attention.values()))
+    arrays = [problem.x, problem.z, *attention.values()]
+    largest = sum(int(exponent(array, tuple(range(array.ndim)))) for array in arrays)
     if problem.powers is not None:
         largest += int(np.max(problem.powers.x)) + int(np.max(problem.powers.z))
     terms = 2 * int(np.ceil(np.log2(problem.x.shape[-1] + 1)))
@@ -111,11 +111,6 @@ def logits_overflow(problem: LayerProblem, params: Mapping[str, NumpyArray]) -> 
             keys = np.einsum("...de,...nke->...nkd", attention["W"], problem.z)
         overflow = overflow | ~np.isfinite(keys).all((-3, -2, -1))
     return overflow
-
-
-def _exponent_of(array: NumpyArray) -> int:
-    """That of its largest entry."""
-    return int(exponent(array, tuple(range(array.ndim))))
 
 
 def _logits(problem: LayerProblem, attention: Mapping[str, NumpyArray]) -> NumpyArray:
