@@ -139,6 +139,18 @@ def test_every_sequence_has_its_own_scale(seed):
         check_all(far, params, oracle.linear(far.v))
 
 
+@pytest.mark.parametrize("k", [-400, 400])
+def test_tokens_that_differ_in_their_last_digits(k):
+    """What they have in common is 2^30 times as large as what tells them apart, which alone moves the logits."""
+    for seed in range(3):
+        rng = np.random.default_rng([65, seed])
+        apart = rng.integers(-(2**10), 2**10, (N, T, D)) / 2.0**40  # with the 1 a float64 number, and so are means of 3
+        tokens, params = drawn(seed)
+        near = al.Tokens(x=1.0 + 3.0 * apart, z=tokens.z, y=tokens.y, v=tokens.v)
+        far = times(near, k, 30 - k, -k)
+        check_gradient(far, params, oracle.linear(far.v))
+
+
 def test_the_vector_of_another_head_is_not_looked_at():
     """A head of tokens alone does not see v, however large."""
     tokens, params = drawn(0)
@@ -194,10 +206,11 @@ def test_other_heads_once_attention_has_saturated(name, k):
 # --- what is taken out, and when --------------------------------------------------------------------------------------
 
 
-def test_powers_are_those_of_what_is_seen():
+@pytest.mark.parametrize("size", [-500, 0, 500])
+def test_powers_are_those_of_what_is_seen(size):
     """A token that no query sees may be of any size; each query has a power of its own."""
     tokens, _ = drawn(0, queries=2)
-    x, z = tokens.x.copy(), tokens.z.copy()
+    x, z = np.ldexp(tokens.x, size), tokens.z.copy()
     x[0, 1], z[0, 1] = 2.0**900, np.ldexp(z[0, 1], 300)
     mask = np.ones((N, 2, T), dtype=bool)
     mask[0, :, 1] = False
@@ -300,8 +313,8 @@ def test_each_trial_is_judged_by_itself():
     powers = np.array([0, 600, 0])[:, None, None]
     far = al.Tokens(x=np.ldexp(tokens.x, powers[..., None]), z=np.ldexp(tokens.z, powers), y=tokens.y, v=tokens.v)
     W = np.broadcast_to(np.eye(2), (3, 2, 2))
-    K = {"K": W, "Q": W}
+    columns = np.ones((3, 2, 1))
     model = al.models.Attention().at(tokens, np.zeros((2, 2))).objective
     problem = prepared(model, far, Linear())[1]
-    for params in ({"W": W}, K):
+    for params in ({"W": W}, {"K": columns, "Q": columns}):
         np.testing.assert_array_equal(logits_overflow(problem, params), [False, True, False])
