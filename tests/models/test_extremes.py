@@ -4,6 +4,7 @@ Tokens, queries, heads and weights are multiplied by powers of two that leave lo
 numbers for on the way, mpmath has.
 """
 
+import jax
 import mpmath
 import numpy as np
 import oracle
@@ -15,6 +16,7 @@ from attnlab import InputError
 from attnlab.models.extremes import ExtremeLayer, are_extreme, logits_overflow, prepared, token_powers
 from attnlab.models.heads import Linear
 from attnlab.models.layer import Layer, make_problem
+from attnlab.models.softmax import weights
 
 N, T, D = 2, 3, 2
 LOGISTIC = oracle.LOSSES["logistic"]
@@ -149,6 +151,25 @@ def test_tokens_that_differ_in_their_last_digits(k):
         near = al.Tokens(x=1.0 + 3.0 * apart, z=tokens.z, y=tokens.y, v=tokens.v)
         far = times(near, k, 30 - k, -k)
         check_gradient(far, params, oracle.linear(far.v))
+
+
+@pytest.mark.parametrize(("k", "v"), [(-400, 400), (-300, -200), (200, 350), (300, -500)])
+def test_what_a_token_gains_above_the_top_one(k, v):
+    """y v.(x_t - x_top) = gain e^log_size, as gradient flow takes it; scores of 2^(k + v)."""
+    for seed in range(3):
+        tokens, params = drawn(seed)
+        far, W = times(tokens, k, -k, v), params["W"]
+        layer = al.models.Attention().at(far, W).objective
+        problem = prepared(layer, far, Linear(), params)[1]
+        with jax.enable_x64(True):
+            w = weights(layer.logits(params, problem))
+            _, gain, log_size = layer.gains(problem, w)
+        logits = np.einsum("ntd,de,ne->nt", tokens.x, W, tokens.z)
+        for i, t in np.ndindex(N, T):
+            apart = tokens.x[i, t] - tokens.x[i, logits[i].argmax()]
+            want = tokens.y[i] * (apart @ tokens.v) * mp.mpf(2) ** (k + v)
+            found = mp.mpf(float(gain[i, 0, t])) * mp.exp(mp.mpf(float(log_size[i, 0])))
+            assert abs(found - want) <= 1e-12 * mp.mpf(2) ** (k + v)
 
 
 def test_the_vector_of_another_head_is_not_looked_at():
