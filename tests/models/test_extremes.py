@@ -224,6 +224,15 @@ def test_other_heads_once_attention_has_saturated(name, k):
         check_all(far, {"W": W}, other_head(name, 0, far.v, k))
 
 
+@pytest.mark.parametrize("power", [-1015, -900, -500])
+def test_slopes_of_a_head_near_the_end_of_floats(power):
+    """Tokens of 2^900 before a network of 2^power: products of its slopes are no float64 numbers, or lose digits."""
+    for seed in range(2):
+        tokens, params = drawn(seed)
+        far = times(tokens, 900, -900)
+        check_gradient(far, params, other_head("mlp", seed, far.v, -power))
+
+
 # --- what is taken out, and when --------------------------------------------------------------------------------------
 
 
