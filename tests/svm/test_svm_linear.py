@@ -202,7 +202,7 @@ class TestDegenerate:
         x, y = points(2, 10, 4)
         want, found = solve(x, y), solve(scale * x, y)
         assert found.status is SeparationStatus.OPTIMAL
-        assert found.margin == pytest.approx(scale * want.margin, rel=1e-12)
+        assert found.margin == pytest.approx(scale * want.margin, rel=1e-12, abs=0.0)
         np.testing.assert_allclose(found.multipliers * scale**2, want.multipliers, rtol=1e-9)
 
     def test_points_of_very_different_sizes(self, solve):
@@ -219,7 +219,7 @@ def test_a_margin_close_to_nothing_is_found_from_features():
         x = np.array([[1.0, angle], [-1.0, angle]])
         found = linear_margin(x, [1, 1])
         assert found.status is SeparationStatus.OPTIMAL
-        assert found.margin == pytest.approx(angle, rel=1e-9)
+        assert found.margin == pytest.approx(angle, rel=1e-9, abs=0.0)
 
 
 def test_beyond_float64_nothing_is_claimed_wrongly():

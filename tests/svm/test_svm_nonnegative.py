@@ -313,6 +313,39 @@ def test_x_goes_as_far_as_it_stays_positive():
     assert members.stays == [[]]
 
 
+class Scripted(Recorded):
+    """Members that join in order, each with the least squares that are given for it."""
+
+    level = 0.0
+
+    def __init__(self, joins, goals):
+        super().__init__(*goals)
+        self.joins, self.index = list(joins), np.zeros(0, dtype=np.intp)
+
+    def slopes(self):
+        return np.where(np.arange(3) == len(self.index), 1.0, 0.0) * bool(self.joins)
+
+    def rounding(self):
+        return np.ones(3)
+
+    def join(self, column):
+        self.index = np.append(self.index, column)
+        return self.joins.pop(0)
+
+    def stay(self, places):
+        self.index = self.index[places]
+        return super().stay(places)
+
+
+@pytest.mark.parametrize(("last", "stays"), [(0.4998, [[1, 2], [1]]), (0.5002, [[1, 2], [0]])])
+def test_a_new_member_starts_at_zero(last, stays):
+    """From (1, 1, 0) half of the way to (-1, 3, 1), to (0, 2, 1/2); from (2, 1/2) towards (-2, -last) the one reaches
+    zero after 1/2, the other after 1 / (1 + 2 last)."""
+    members = Scripted([[1.0], [1.0, 1.0], [-1.0, 3.0, 1.0]], [[-2.0, -last], [1.0]])
+    nonnegative._search(members, 3)
+    assert members.stays == stays
+
+
 def test_a_small_residual_is_as_orthogonal_to_the_members_as_a_large_one():
     """1e-9 of the target is left, when a member joins and when one leaves."""
     for seed in range(20):

@@ -166,7 +166,7 @@ def test_differences_beyond_the_largest_number():
     """1.7e308 - (-1.7e308) is no float64 number; one over it is."""
     tokens = Tokens(x=[[[1.7e308, 0.0], [-1.7e308, 0.0]]], z=[[2.0**-10, 0.0]], y=[1])
     found = al.solve_margin(tokens, [0], norm="nuclear")
-    assert found.W[0, 0] == pytest.approx(512 / 1.7e308, rel=1e-14)
+    assert found.W[0, 0] == pytest.approx(512 / 1.7e308, rel=1e-14, abs=0.0)
     assert judged(tokens, found, "nuclear") == []
     with pytest.raises(InputError, match=r"`x` .*1\.8e308.*\n\nhint: np\.ldexp\(x, -2\)"):
         al.svm.margin_rows(tokens, [0])
@@ -245,8 +245,8 @@ def test_keys_and_queries_obey_the_same_law(m, k, j):
     near = solve_factored(tokens, selected, m, restarts=2)
     found = solve_factored(scaled(tokens, k, j), selected, m, restarts=2)
     assert found.status is near.status
-    assert found.value == pytest.approx(np.ldexp(near.value, -k - j), rel=1e-9)
-    assert found.lower_bound == pytest.approx(np.ldexp(near.lower_bound, -k - j), rel=1e-9)
+    assert found.value == pytest.approx(np.ldexp(near.value, -k - j), rel=1e-9, abs=0.0)
+    assert found.lower_bound == pytest.approx(np.ldexp(near.lower_bound, -k - j), rel=1e-9, abs=0.0)
     np.testing.assert_allclose(found.K @ found.Q.T, found.W, rtol=0, atol=1e-12 * np.abs(found.W).max())
     chosen = np.arange(tokens.n)
     p = np.ldexp(tokens.x[chosen, selected] - tokens.x[chosen, (selected + 1) % tokens.T], k)
@@ -264,11 +264,11 @@ def test_classifiers_obey_the_same_law(k):
     assert near.weights is not None
     np.testing.assert_allclose(np.ldexp(found.weights, k), near.weights, rtol=1e-12)
     np.testing.assert_allclose(np.ldexp(found.multipliers, 2 * k), near.multipliers, rtol=1e-11)
-    assert found.lower == pytest.approx(np.ldexp(near.lower, k), rel=1e-12)
-    assert found.upper == pytest.approx(np.ldexp(near.upper, k), rel=1e-12)
+    assert found.lower == pytest.approx(np.ldexp(near.lower, k), rel=1e-12, abs=0.0)
+    assert found.upper == pytest.approx(np.ldexp(near.upper, k), rel=1e-12, abs=0.0)
     gram = kernel_margin(np.ldexp(x @ x.T, k), y)
     assert gram.status is SeparationStatus.OPTIMAL
-    assert gram.lower**2 == pytest.approx(np.ldexp(near.lower**2, k), rel=1e-7)
+    assert gram.lower**2 == pytest.approx(np.ldexp(near.lower**2, k), rel=1e-7, abs=0.0)
     np.testing.assert_allclose(np.ldexp(gram.multipliers, k), near.multipliers, rtol=1e-6)
 
 

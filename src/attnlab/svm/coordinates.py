@@ -27,8 +27,6 @@ from attnlab.svm.solution import MarginSolution, MarginStatus
 
 # More numbers than this are not written out.
 WRITTEN_OUT = 2_000_000
-# Rounds of scaling rows and columns in turn.
-ROUNDS = 4
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -80,7 +78,7 @@ class _Balanced:
         counted = (pull > 0) & ~equal
         if not counted.any():
             return np.zeros(len(pull))
-        return np.ldexp(mantissa, np.where(pull == 0, 0, exponent - exponent[counted].max()))
+        return np.ldexp(mantissa, exponent - exponent[counted].max())
 
     def solution(
         self,
@@ -148,13 +146,10 @@ def _equalized(vectors: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp
     """
     mantissa, exponent = np.frexp(vectors)
     exponent = np.where(mantissa == 0, NONE, exponent.astype(np.intp))
-    row, column = np.zeros(len(vectors), dtype=np.intp), np.zeros(vectors.shape[1], dtype=np.intp)
-    for _ in range(ROUNDS):
-        row = _present((exponent + column).max(axis=1))
-        column = -_present((exponent - row[:, None]).max(axis=0))
-    row = _present((exponent + column).max(axis=1))
-    powers = np.where(mantissa == 0, 0, exponent + column - row[:, None])
-    return np.ldexp(mantissa, powers), row, column
+    row = _present(exponent.max(axis=1))
+    # Columns grow until their largest entry is of order one; that of each row is so already, and stays.
+    column = -_present((exponent - row[:, None]).max(axis=0))
+    return np.ldexp(vectors, column - row[:, None]), row, column
 
 
 def _present(exponents: NDArray[np.intp]) -> NDArray[np.intp]:

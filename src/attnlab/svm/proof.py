@@ -24,6 +24,7 @@ NEGLIGIBLE = 1e-12
 # Products between one over this and this are not touched by underflow or overflow.
 SAFE = 2.0**900
 NONE = -(2**40)  # the exponent of zero: below all others
+LOST = -2000  # numbers of order one times two to this are zero
 
 
 def proving(rows: Rows, weights: Array) -> Array | None:
@@ -33,7 +34,8 @@ def proving(rows: Rows, weights: Array) -> Array | None:
         return None
     if cancellation(rows, weights) <= CANCELS:
         return weights
-    main = _without_negligible(weights, _within(rows))
+    _, _, lengths, exponents = _unit_rows(rows)
+    main = _without_negligible(weights, lengths, exponents)
     if rows.inequalities(main).sum() > 0 and cancellation(rows, main) <= CANCELS:
         return main
     return None
@@ -45,13 +47,14 @@ def proving_vectors(vectors: Array, weights: Array) -> Array | None:
         return None
     if _vectors_cancel(vectors, weights):
         return weights
-    main = _without_negligible(weights, np.abs(vectors).max(axis=1))
+    units, exponents = unit_exponents(vectors)
+    main = _without_negligible(weights, np.linalg.norm(units, axis=1), exponents)
     return main / main.sum() if main.sum() > 0 and _vectors_cancel(vectors, main) else None
 
 
-def _without_negligible(weights: Array, lengths: Array) -> Array:
-    """The weights of rows that weigh more than rounding."""
-    sizes = np.abs(weights) * lengths
+def _without_negligible(weights: Array, lengths: Array, exponents: NDArray[np.intp]) -> Array:
+    """The weights of rows, of lengths times 2^exponents, that weigh more than rounding."""
+    sizes = np.abs(_to_one(weights, lengths, exponents)) * lengths
     return np.where(sizes > NEGLIGIBLE * sizes.max(), weights, 0.0)
 
 
@@ -68,18 +71,28 @@ def cancellation(rows: Rows, weights: Array) -> float:
 
 def residual(rows: Rows, weights: Array) -> float:
     """|sum l A| / sum |l| |A|, in Frobenius norms; 0 for rows that are zero."""
-    p, p_exponent = unit_exponents(rows.p)
-    queries, q_exponent = unit_exponents(rows.queries)
-    weight, exponent = np.frexp(weights)
-    shift = 0 if rows.shift is None else rows.shift
-    exponent = exponent + p_exponent + q_exponent[rows.query] + shift
-    lengths = np.linalg.norm(p, axis=1) * np.linalg.norm(queries, axis=1)[rows.query]
-    live = (weight != 0) & (lengths > 0)
-    if not live.any():
+    p, queries, lengths, exponents = _unit_rows(rows)
+    share = _to_one(weights, lengths, exponents)
+    if not share.any():
         return 0.0
-    share = np.where(live, np.ldexp(weight, np.where(live, exponent - exponent[live].max(), 0)), 0.0)
     combined = Rows(p, queries, rows.query, rows.where, rows.shape).adjoint(share)
     return float(np.linalg.norm(combined)) / float(np.abs(share) @ lengths)
+
+
+def _unit_rows(rows: Rows) -> tuple[Array, Array, Array, NDArray[np.intp]]:
+    """Differences and queries of order one, |A_j| of those, and the exponents of two that the rows have besides."""
+    p, p_exponents = unit_exponents(rows.p)
+    queries, q_exponents = unit_exponents(rows.queries)
+    lengths = np.linalg.norm(p, axis=1) * np.linalg.norm(queries, axis=1)[rows.query]
+    exponents = p_exponents + q_exponents[rows.query]
+    return p, queries, lengths, exponents if rows.shift is None else exponents + rows.shift
+
+
+def _to_one(weights: Array, lengths: Array, exponents: NDArray[np.intp]) -> Array:
+    """Weights times 2^exponents, the largest brought to order one; zero for rows of no length."""
+    mantissas, own = np.frexp(np.where(lengths > 0, weights, 0.0))
+    powers = np.where(mantissas == 0, NONE, exponents + own)
+    return np.ldexp(mantissas, np.maximum(powers - powers.max(initial=NONE), LOST))
 
 
 def unit_exponents(vectors: Array) -> tuple[Array, NDArray[np.intp]]:
@@ -100,12 +113,6 @@ def _in_range(rows: Rows, weights: Array) -> bool:
     return smallest > 1.0 / SAFE and largest < SAFE
 
 
-def _within(rows: Rows) -> Array:
-    """|A_j| where that is a number; else the nearest to it."""
-    lengths = np.abs(rows.p).max(1) * np.abs(rows.queries).max(1)[rows.query]
-    return np.nan_to_num(lengths, posinf=np.finfo(np.float64).max)
-
-
 def _entry_by_entry(rows: Rows, weights: Array) -> tuple[Array, Array]:
     """|sum l A| and sum |l| |A|, both up to one power of two per entry: mantissas and exponents apart."""
     used = np.flatnonzero(weights)
@@ -124,7 +131,7 @@ def _entry_by_entry(rows: Rows, weights: Array) -> tuple[Array, Array]:
 def _sums(terms: Array, exponents: NDArray[np.intp]) -> tuple[Array, Array]:
     """|sum| and sum of absolute values over the first axis of terms times 2^exponents, up to a power of two each."""
     exponents = np.where(terms == 0, NONE, exponents)
-    apart = np.maximum(exponents - exponents.max(axis=0, initial=NONE), -2000)
+    apart = np.maximum(exponents - exponents.max(axis=0, initial=NONE), LOST)
     scaled = np.ldexp(terms, apart)
     return np.abs(scaled.sum(axis=0)), np.abs(scaled).sum(axis=0)
 

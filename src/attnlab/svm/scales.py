@@ -244,7 +244,7 @@ def _taken_back(weights: Array, rows: Rows, scale: Scale) -> Array:
     if not counted.any():
         return weights
     largest = rows.inequalities(exponent)[counted].max()
-    return np.ldexp(mantissa, np.where(mantissa == 0, 0, exponent - largest))
+    return np.ldexp(mantissa, exponent - largest)
 
 
 def check_range(what: str, sizes: Array | float, powers: NDArray[np.intp] | int, rows: Rows, scale: Scale) -> None:
