@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attnlab.checks import flag as flag, instance, number, one_of, real_array, shown
+from attnlab.checks import flag, instance, number, one_of, real_array, shown
 from attnlab.errors import InputError, message
 
 Domain = Callable[[str, Any], Any]
@@ -79,17 +79,23 @@ def numbers(*, above: float = -np.inf, least: float = -np.inf, below: float = np
 
 
 def formula(**domains: Domain) -> Callable[[Function], Function]:
-    """Check the arguments named, and keep the result a number, or inf; None, where it is a default, stays None."""
+    """Check the arguments named, and keep the result a number, or inf.
+
+    None, where it is a default, stays None; what is True or False by default is a flag. Names that a function does not
+    have are passed over, so that `partial(formula, step=POSITIVE)` says what a name stands for in a whole module.
+    """
 
     def decorate(function: Function) -> Function:
         parameters = inspect.signature(function).parameters
         names = tuple(parameters)
         optional = {name for name, one in parameters.items() if one.default is None}
+        flags = {name: flag for name, one in parameters.items() if isinstance(one.default, bool)}
+        domain_of = {**flags, **domains}
 
         def accepted(name: str, value: Any) -> Any:
-            if name not in domains or (value is None and name in optional):
+            if name not in domain_of or (value is None and name in optional):
                 return value
-            return domains[name](name, value)
+            return domain_of[name](name, value)
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:

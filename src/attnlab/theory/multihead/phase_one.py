@@ -20,7 +20,7 @@ from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import DECODERS, Decoder, MultiHead
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, formula
 from attnlab.theory.multihead.guarantees import GoodStart
 from attnlab.theory.multihead.margins import OF_MIXTURE, Mixture, gamma_star
 
@@ -111,7 +111,7 @@ def phase_one(
     return PhaseOne(weights=weights, counts=counts, alpha=alpha, c=c)
 
 
-@formula(mixture=OF_MIXTURE, corrected=flag)
+@formula(mixture=OF_MIXTURE)
 def centre(mixture: Mixture, oracle: Array, *, corrected: bool = True) -> Array:
     """Where c goes as n_1 grows: `(zeta / 4) u*`, for y mu_y has mean u* / 2. Printed in Lemma 2 is `(zeta / 2) u*`."""
     return mixture.zeta / (4.0 if corrected else 2.0) * finite_array("oracle", oracle)
@@ -163,7 +163,7 @@ class Promise:
     heads: float
 
 
-@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, n=AT_LEAST_ONE, delta=SHARE, corrected=flag)
+@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, n=AT_LEAST_ONE, delta=SHARE)
 def proposition_2(mixture: Mixture, P: float, n: int, delta: float, *, corrected: bool = True) -> Promise:
     """Constants of a good start after phase one that ended within P of its centre, with probability 1 - delta each.
 

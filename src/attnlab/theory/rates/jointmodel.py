@@ -21,7 +21,6 @@ from attnlab.theory.formula import (
     POSITIVE,
     SHARE,
     choice,
-    flag,
     formula,
     keep,
     numbers,
@@ -194,7 +193,7 @@ def condition_1(
 OF_MODEL = of_class(JointModel, "al.theory.JointModel")
 
 
-@formula(model=OF_MODEL, within_samples=flag)
+@formula(model=OF_MODEL)
 def near_orthogonality(
     tokens: Tokens, model: JointModel, *, planted: ArrayLike | None = None, within_samples: bool = False
 ) -> dict[str, Array]:
