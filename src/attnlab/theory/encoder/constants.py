@@ -19,8 +19,8 @@ from attnlab.checks import instance, number
 from attnlab.data.scale import length, matrix_lengths, spectral_norm
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import EPS, finite, sequences
 from attnlab.theory.check import Check, at_least
-from attnlab.theory.encoder.checks import EPS, finite, sequences
 from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
 from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula, keep, of_class
 

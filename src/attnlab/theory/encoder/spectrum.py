@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import BLOCK, EPS, finite, sequences, within_float64
 from attnlab.theory.encoder.assumptions import assumption_1, assumption_2, similarities
-from attnlab.theory.encoder.checks import BLOCK, EPS, finite, sequences, within_float64
 from attnlab.theory.encoder.constants import least_singular_value
 from attnlab.theory.encoder.kernels import arc_cosine_1, pooled_expectation
 from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula

@@ -21,10 +21,9 @@ from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import Decoder, MultiHead
 from attnlab.svm.linear import HardMargin, kernel_margin
+from attnlab.theory.arrays import BLOCK
 from attnlab.theory.multihead.margins import attention_weights
 
-# Numbers that the gradients of a block of sequences may take: 64 MB.
-BLOCK = 8_000_000
 # Numbers up to which sums of their squares are float64 numbers.
 LONGEST = 1e140
 

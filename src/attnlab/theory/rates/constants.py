@@ -14,8 +14,9 @@ from attnlab.data.span import in_span
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, linear_margin, solve_margin
+from attnlab.theory.arrays import one_data_set
 from attnlab.theory.formula import formula
-from attnlab.theory.svm.geometry import Leads, belongs, one_data_set
+from attnlab.theory.svm.geometry import Leads, belongs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

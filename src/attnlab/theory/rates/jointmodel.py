@@ -16,16 +16,7 @@ from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.theory.check import Check, at_least
-from attnlab.theory.formula import (
-    AT_LEAST_ZERO,
-    POSITIVE,
-    SHARE,
-    choice,
-    formula,
-    keep,
-    numbers,
-    of_class,
-)
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula, keep, numbers, of_class
 
 # Largest ratio of two samples' losses that Lemma 11 allows: as printed, and as its second case needs.
 LOSS_RATIO, LOSS_RATIO_NEEDED = 24.0, 48.0
