@@ -23,10 +23,9 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from attnlab.data.tokens import Array
-from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula, numbers, of_class, or_infinite
-from attnlab.theory.rates.constants import RateConstants
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula, numbers, or_infinite
+from attnlab.theory.rates.constants import OF_RATES, RateConstants
 
-OF_RATES = of_class(RateConstants, "what al.theory.rate_constants returns")
 SHARES = numbers(above=0, below=1)
 ANY = numbers(infinite=True)
 TIMES = numbers(least=0, infinite=True)

@@ -132,7 +132,11 @@ def _deviation(vectors: Array, d: float) -> float:
         return float(rescaled(np.sqrt(np.mean(np.sum(scaled**2, -1)) / d), e))
 
 
-@formula(step=POSITIVE, form=choice("complete", "main", "proof"), constant=AT_LEAST_ZERO, start=AT_LEAST_ZERO)
+OF_MODEL = of_class(JointModel, "al.theory.JointModel")
+FORM = choice("complete", "main", "proof")
+
+
+@formula(model=OF_MODEL, step=POSITIVE, form=FORM, constant=AT_LEAST_ZERO, start=AT_LEAST_ZERO)
 def condition_1(
     model: JointModel,
     step: float,
@@ -159,7 +163,6 @@ def condition_1(
     >>> condition_1(fig3, 0.002).holds
     False
     """
-    instance("model", model, JointModel, "al.theory.JointModel")
     dimension = model.proof_dimension() if form == "proof" else model.least_dimension(constant)
     if form == "main":
         caps = {
@@ -179,9 +182,6 @@ def condition_1(
     }
     ratios = {name: float(ratio) for name, ratio in ratios.items()}
     return at_least(f"Condition 1 ({form})", min(ratios.values()), 1.0, {"ratios": ratios})
-
-
-OF_MODEL = of_class(JointModel, "al.theory.JointModel")
 
 
 @formula(model=OF_MODEL)
