@@ -19,8 +19,9 @@ from attnlab.data.families import START_STREAM, each_trial
 from attnlab.data.selection import token_numbers
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.engine import Engine, choose_engine, into_frame
+from attnlab.models.engine import Engine, choose_engine
 from attnlab.models.extremes import logits_overflow, prepared
+from attnlab.models.frame import make_frame
 from attnlab.models.functions import check_functions
 from attnlab.models.heads import Head, HeadLike, Linear, as_head
 from attnlab.models.layer import Layer, LayerProblem
@@ -38,7 +39,7 @@ from attnlab.models.model import (
     stacked,
     unit_rows,
 )
-from attnlab.models.powers import of_one_power
+from attnlab.models.powers import of_one_scale
 from attnlab.models.precision import in_float64
 from attnlab.models.problem import Example, Prepared
 from attnlab.models.scaled import GivenWeights, Params, Tree
@@ -206,7 +207,9 @@ class Attention(Model[Tokens]):
         if not held or self.chosen_engine(data, isotropic) == "direct":
             return Prepared(objective, problem, start, dict)
         alone, first = (problem, start) if data.trials is not None else _with_axis((problem, start))
-        frame, problem, params = into_frame(alone, first, matrices)
+        frame, coordinates = make_frame(alone.x, alone.z, alone.visible, first["W"])
+        # Metrics of a user's own may ask for W; without them the way back to it, most of the memory, is left out.
+        problem = alone._replace(frame=frame if matrices else frame.without_matrices())
 
         def back(params: Mapping[str, np.ndarray]) -> Weights:
             return {**params, "W": frame.matrices(params["W"])}
@@ -214,6 +217,7 @@ class Attention(Model[Tokens]):
         def rows(targets: dict[str, Any]) -> dict[str, Any]:
             return {name: frame.rows_of(target) if target.ndim == 3 else target for name, target in targets.items()}
 
+        params = {**first, "W": coordinates}
         return Prepared(objective, problem, params, back, exact=False, as_targets=rows, batched=True)
 
     def chosen_engine(self, data: Tokens, isotropic: bool) -> Literal["direct", "kernel"]:
@@ -228,10 +232,7 @@ class Attention(Model[Tokens]):
         """The layer itself."""
         checked = self.check(data, weights)
         W = checked["W"] if "W" in checked else checked["K"] @ checked["Q"].T
-        tokens = data
-        if data.v is None:
-            tokens = Tokens(x=data.x, z=data.z, y=data.y, v=np.zeros(data.d), mask=data.mask)
-        return [HeadTokens("W", tokens, W)]
+        return [HeadTokens("W", data if data.v is not None else replace(data, v=np.zeros(data.d)), W)]
 
     def directly(self) -> Attention:
         """The same, with W held as a matrix."""
@@ -241,10 +242,8 @@ class Attention(Model[Tokens]):
         self, problem: LayerProblem, shapes: Shapes, trial: int, rng: np.random.Generator, count: int
     ) -> np.ndarray:
         """Combinations of `x_t z^T`: what is orthogonal to all of them changes no logit."""
-        x, z = problem.x[trial], problem.z[trial]
-        if problem.powers is not None:
-            x, _ = of_one_power(x, problem.powers.x[trial])
-            z, _ = of_one_power(z, problem.powers.z[trial])
+        alone = jax.tree.map(lambda array: array[trial], (problem.x, problem.z, problem.powers))
+        (x, _), (z, _) = of_one_scale(*alone)
         x, z = x / max(np.abs(x).max(), 1e-300), z / max(np.abs(z).max(), 1e-300)
         n, T, d = x.shape
         if self.parameterization == "W":
@@ -264,7 +263,7 @@ class Attention(Model[Tokens]):
         """Scores need some `v`; where the trained head is the only one, it is that."""
         if data.v is not None or "u" not in weights or not self.is_linear:
             return data
-        return Tokens(x=data.x, z=data.z, y=data.y, v=weights["u"], mask=data.mask, info=data.info)
+        return replace(data, v=weights["u"])
 
     # On one example, and on all.
 

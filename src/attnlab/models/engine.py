@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.extremes import are_extreme
-from attnlab.models.frame import Frame, frame_size, make_frame
+from attnlab.models.frame import frame_size
 from attnlab.models.heads import Linear
-from attnlab.models.layer import LayerProblem
-from attnlab.models.scaled import Params
 
 Engine = Literal["auto", "direct", "kernel"]
 # Coordinates are chosen where a step costs at most this part of one with the matrix, so that small problems, for which
@@ -49,13 +45,3 @@ def choose_engine(
     d, T = tokens.d, tokens.T
     cheaper = T * size <= WORTHWHILE * d * (d + T) and size * r_x * r_z <= MOST_ENTRIES
     return "kernel" if engine == "kernel" or (fits and cheaper) else "direct"
-
-
-def into_frame(problem: LayerProblem, weights: Params, matrices: bool) -> tuple[Frame, LayerProblem, Params]:
-    """The frame of a batch of trials; and problem and weights with W given by its coordinates there.
-
-    With `matrices` the problem can give W itself, which metrics of a user's own may ask for.
-    """
-    frame, coordinates = make_frame(problem.x, problem.z, problem.visible, np.asarray(weights["W"]))
-    problem = problem._replace(frame=frame if matrices else frame.without_matrices())
-    return frame, problem, {**weights, "W": coordinates}

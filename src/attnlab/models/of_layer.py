@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,7 @@ def attention(tokens: Tokens, weights: GivenWeights) -> Array:
     if isinstance(weights, Mapping):
         named = {name: weight for name, weight in weights.items() if name != "u"}
     check_weights(named, tokens)
-    anyhead = Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=np.zeros(tokens.d), mask=tokens.mask)
-    return Attention.of_weights(named).attention(anyhead, named)
+    return Attention.of_weights(named).attention(replace(tokens, v=np.zeros(tokens.d)), named)
 
 
 def gradient(

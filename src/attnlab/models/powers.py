@@ -62,6 +62,14 @@ def of_one_power(array: Array, power: np.ndarray) -> tuple[Array, int]:
     return np.ldexp(array, of_rows - top), top
 
 
+def of_one_scale(x: Array, z: Array, powers: Powers | None) -> tuple[tuple[Array, float], tuple[Array, float]]:
+    """Tokens and queries, each divided by one power of two if any were taken out of them, and its logarithm."""
+    if powers is None:
+        return (x, 0.0), (z, 0.0)
+    (x, of_x), (z, of_z) = of_one_power(x, powers.x), of_one_power(z, powers.z)
+    return (x, LOG2 * of_x), (z, LOG2 * of_z)
+
+
 def is_ordinary(power: np.ndarray, most: int = ORDINARY) -> bool:
     """Are all exponents near zero?"""
     return bool((np.abs(power) <= most).all())

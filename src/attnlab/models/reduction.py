@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.data.tokens import Array
-from attnlab.models.powers import LOG2, of_one_power
+from attnlab.models.powers import of_one_scale
 from attnlab.models.scaled import Value
 
 if TYPE_CHECKING:
@@ -110,26 +110,17 @@ class Coordinates:
 
 def reduce(problem: LayerProblem, weights: dict[str, Array], logits: Array) -> Coordinates:
     """Reduced coordinates of one trial that starts at `weights`, where it has `logits` (n, K, T)."""
-    (x, log_x), (z, log_z) = _of_one_scale(problem)
+    (x, power_x), (z, power_z) = of_one_scale(problem.x, problem.z, problem.powers)
     d = x.shape[-1]
     left, right = _span(x.reshape(-1, d)), _span(z.reshape(-1, d))
+    (x, log_x), (z, log_z) = _normalized(x @ left), _normalized(z @ right)
     build = _combined if "W" in weights else _factored
-    return build(x @ left, z @ right, log_x + log_z, weights, logits, left, right)
-
-
-def _of_one_scale(problem: LayerProblem) -> tuple[tuple[Array, float], tuple[Array, float]]:
-    """Tokens and queries, each divided by one power of two if any were taken out of them, and its logarithm."""
-    if problem.powers is None:
-        return (problem.x, 0.0), (problem.z, 0.0)
-    x, of_x = of_one_power(problem.x, problem.powers.x)
-    z, of_z = of_one_power(problem.z, problem.powers.z)
-    return (x, LOG2 * of_x), (z, LOG2 * of_z)
+    return build(x, z, log_x + log_z + (power_x + power_z), weights, logits, left, right)
 
 
 def _combined(
     x: Array, z: Array, log_unit: float, weights: dict[str, Array], logits: Array, left: Array, right: Array
 ) -> Coordinates:
-    (x, log_x), (z, log_z) = _normalized(x), _normalized(z)
     anchor = np.argmax(logits, axis=-1, keepdims=True)
     every = np.broadcast_to(x[:, None], (*logits.shape, x.shape[-1]))
     lead = np.where(np.isfinite(logits)[..., None], every - _at(every, anchor), 0.0)
@@ -138,19 +129,18 @@ def _combined(
     with np.errstate(over="ignore"):  # -inf for a token that is further behind than floats reach
         base = logits - logits.max(-1, keepdims=True)
     system = Combined(base, _features(rows, basis, logits.shape))
-    return Coordinates(system, np.zeros(len(basis)), log_x + log_z + log_unit, weights, left, right, basis, rows)
+    return Coordinates(system, np.zeros(len(basis)), log_unit, weights, left, right, basis, rows)
 
 
 def _factored(
     x: Array, z: Array, log_unit: float, weights: dict[str, Array], logits: Array, left: Array, right: Array
 ) -> Coordinates:
-    (x, log_x), (z, log_z) = _normalized(x), _normalized(z)
     start = np.concatenate([left.T @ weights["K"], right.T @ weights["Q"]])
     basis = np.eye(start.shape[-1])
     if start.shape[-1] > len(start):  # the rows of K and Q never leave the span they start in
         basis = np.linalg.qr(start.T)[0].T
         start = start @ basis.T
-    log_scale = 0.5 * (log_x + log_z + log_unit)
+    log_scale = 0.5 * log_unit
     system = Factored(x, z, np.where(np.isfinite(logits), 0.0, -np.inf))
     return Coordinates(system, _times_exp(start.ravel(), log_scale), log_scale, weights, left, right, basis)
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attnlab.checks import flag as flag, instance, number, one_of, real_array, shown
+from attnlab.checks import flag, instance, number, one_of, real_array, shown
 from attnlab.errors import InputError, message
 
 Domain = Callable[[str, Any], Any]
@@ -79,17 +79,23 @@ def numbers(*, above: float = -np.inf, least: float = -np.inf, below: float = np
 
 
 def formula(**domains: Domain) -> Callable[[Function], Function]:
-    """Check the arguments named, and keep the result a number, or inf; None, where it is a default, stays None."""
+    """Check the arguments named, and keep the result a number, or inf.
+
+    None, where it is a default, stays None; what is True or False by default is a flag. Names that a function does not
+    have are passed over, so that `partial(formula, step=POSITIVE)` says what a name stands for in a whole module.
+    """
 
     def decorate(function: Function) -> Function:
         parameters = inspect.signature(function).parameters
         names = tuple(parameters)
         optional = {name for name, one in parameters.items() if one.default is None}
+        flags = {name: flag for name, one in parameters.items() if isinstance(one.default, bool)}
+        domain_of = {**flags, **domains}
 
         def accepted(name: str, value: Any) -> Any:
-            if name not in domains or (value is None and name in optional):
+            if name not in domain_of or (value is None and name in optional):
                 return value
-            return domains[name](name, value)
+            return domain_of[name](name, value)
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -103,27 +109,27 @@ def formula(**domains: Domain) -> Callable[[Function], Function]:
 
 
 def _computed(function: Callable[..., Any], names: tuple[str, ...], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    problem = None
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     with np.errstate(all="ignore"):
         try:
             result = function(*args, **kwargs)
-            problem = None
         except ValueError as error:
             if "broadcast" not in str(error) or isinstance(error, InputError):
                 raise
-            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
             raise InputError(_shapes(arguments)) from error
         except (OverflowError, ZeroDivisionError) as error:
             result, problem = _beyond(function, args, kwargs), error
     if result is None or _has_nan(result):
-        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         raise InputError(_told(function, arguments)) from problem
     return result
 
 
 def _beyond(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The same in numbers that end in inf; None where that does not help."""
+    """The same in NumPy's numbers, which end in inf, and back in Python's; None where that does not help."""
+    wide, named = _each(tuple(args), _as_numpy), _each(kwargs, _as_numpy)
     try:
-        return _plain(function(*map(_wide, args), **{name: _wide(value) for name, value in kwargs.items()}))
+        return _each(function(*wide, **named), lambda value: float(value) if isinstance(value, np.floating) else value)
     except (OverflowError, ZeroDivisionError):
         return None
 
@@ -141,34 +147,22 @@ def _shapes(arguments: dict[str, Any]) -> str:
     return message(f"The shapes {given} do not go together; wanted shapes that broadcast.")
 
 
-def _wide(value: Any) -> Any:
-    """Numbers as NumPy has them, also those inside."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return np.float64(value)
+def _as_numpy(value: Any) -> Any:
+    return np.float64(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value changed, or all that is inside a tuple, a mapping or a data class."""
+    if type(value) is tuple:
+        return tuple(_each(one, change) for one in value)
     if isinstance(value, Mapping):
-        return {name: _wide(one) for name, one in value.items()}
+        return {name: _each(one, change) for name, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         other = copy.copy(value)
         for one in fields(value):
-            object.__setattr__(other, one.name, _wide(getattr(value, one.name)))
+            object.__setattr__(other, one.name, _each(getattr(value, one.name), change))
         return other
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """Numbers as Python has them, also those inside."""
-    if isinstance(value, np.floating):
-        return float(value)
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(map(_plain, value))
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        for one in fields(value):
-            object.__setattr__(value, one.name, _plain(getattr(value, one.name)))
-    return value
+    return change(value)
 
 
 def _has_nan(value: Any) -> bool:

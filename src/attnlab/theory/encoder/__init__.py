@@ -27,10 +27,7 @@ from attnlab.theory.encoder.assumptions import (
     similarities as similarities,
     tail_probability as tail_probability,
 )
-from attnlab.theory.encoder.constants import (
-    Constants as Constants,
-    least_singular_value as least_singular_value,
-)
+from attnlab.theory.encoder.constants import Constants as Constants, least_singular_value as least_singular_value
 from attnlab.theory.encoder.forward import Forward as Forward, forward as forward
 from attnlab.theory.encoder.kernels import (
     arc_cosine_0 as arc_cosine_0,

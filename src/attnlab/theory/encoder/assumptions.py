@@ -12,8 +12,8 @@ from attnlab.checks import finite_array, number, one_of, real_array, whole
 from attnlab.data.scale import lengths, matrix_lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import BLOCK, EPS, sequences, within_float64
 from attnlab.theory.check import Check
-from attnlab.theory.encoder.checks import BLOCK, EPS, sequences, within_float64
 
 # Singular values below this share of the largest of a sequence do not count for its rank.
 RANK = 1e-10

@@ -19,10 +19,10 @@ from attnlab.checks import instance, number
 from attnlab.data.scale import length, matrix_lengths, spectral_norm
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import EPS, finite, sequences
 from attnlab.theory.check import Check, at_least
-from attnlab.theory.encoder.checks import EPS, finite, sequences
 from attnlab.theory.encoder.forward import NAMES, checked_weights, hidden, residual_matrix
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula, keep, of_class
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula, keep, of_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class Constants:
         """Does Proposition 1 promise a rate: m >= N, alpha > 0 and both conditions?"""
         return self.width >= self.N and self.alpha > 0 and self.condition_2.holds and self.condition_3.holds
 
-    @formula(corrected=flag)
+    @formula()
     def c1(self, *, corrected: bool = True) -> float:
         """`|f' - f| <= c1 |theta' - theta|`: `rho (l_V + l_O + l_O l_V zeta)`. Eq. (36); printed without that l_O."""
         bar = self.lambda_bar
@@ -223,7 +223,7 @@ class Constants:
         """`|grad f| <= c2`, Eq. (11): the root of the sum of squares of `slopes`."""
         return float(np.linalg.norm(list(self.slopes.values())))
 
-    @formula(corrected=flag)
+    @formula()
     def c3(self, *, corrected: bool = True) -> float:
         """`|grad f' - grad f| <= c3 |theta' - theta|`, Eq. (14), where no preactivation changes its sign.
 
@@ -249,13 +249,13 @@ class Constants:
         parts = [each * a, each * (bar["O"] * zeta + b), q("K"), q("Q")]
         return float(np.sqrt(float(self.N)) * np.linalg.norm(parts))
 
-    @formula(corrected=flag)
+    @formula()
     def smoothness(self, *, corrected: bool = True) -> float:
         """C of Proposition 1, `c1 c2 + c3 sqrt(2 loss)`. Eq. (37) prints `2 c3 loss` for the last term."""
         last = self.start_distance if corrected else 2.0 * self.start_loss
         return self.c1(corrected=corrected) * self.c2() + self.c3(corrected=corrected) * last
 
-    @formula(corrected=flag)
+    @formula()
     def largest_step(self, *, corrected: bool = True) -> float:
         """`1 / C`; inf where C is 0, that is, where all tokens are 0."""
         C = self.smoothness(corrected=corrected)

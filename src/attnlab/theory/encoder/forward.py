@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from attnlab.checks import instance, number, whole
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import BLOCK, finite, sequences
+from attnlab.theory.arrays import BLOCK, finite, sequences
 
 # The four parameters, by the letter that the theory gives them.
 NAMES = {"Q": "W_Q", "K": "W_K", "V": "W_V", "O": "w_O"}
@@ -62,8 +62,7 @@ def forward(
     >>> forward([[[1.0], [3.0]]], ones, tau0=1.0, tau1=0.5).outputs.tolist()  # two tokens attend to their mean, 2
     [4.0]
     """
-    x_, checked, S = _checked(x, weights, tau0, tau1, residual)
-    return _pass(x_, checked, tau0, tau1, S)
+    return _pass(*_checked(x, weights, tau0, tau1, residual))
 
 
 def hidden(
@@ -76,10 +75,9 @@ def hidden(
     block: int = BLOCK,
 ) -> tuple[Array, Array]:
     """`hidden` (n, m) and `outputs` (n,) of `forward`, in memory for about `block` numbers besides."""
-    x_, checked, S = _checked(x, weights, tau0, tau1, residual)
+    x_, checked, tau0, tau1, S = _checked(x, weights, tau0, tau1, residual)
     n, T, d = x_.shape
-    block = whole("block", block)
-    size = max(1, block // (2 * T * len(checked["w_O"]) + T * (2 * T + d)))
+    size = max(1, whole("block", block) // (2 * T * len(checked["w_O"]) + T * (2 * T + d)))
     blocks = [_pass(x_[i : i + size], checked, tau0, tau1, S) for i in range(0, n, size)]
     return np.concatenate([f.hidden for f in blocks]), np.concatenate([f.outputs for f in blocks])
 
@@ -115,31 +113,26 @@ def residual_matrix(residual: ArrayLike | str | None, d: int, m: int) -> Array |
 
 def _checked(
     x: ArrayLike, weights: Mapping[str, ArrayLike], tau0: float, tau1: float, residual: ArrayLike | str | None
-) -> tuple[Array, dict[str, Array], Array | None]:
-    number("tau0", tau0, least=0)
-    number("tau1", tau1, above=0)
+) -> tuple[Array, dict[str, Array], float, float, Array | None]:
+    tau0, tau1 = number("tau0", tau0, least=0), number("tau1", tau1, above=0)
     x_ = sequences(x)
     checked = checked_weights(weights, x_.shape[-1])
-    return x_, checked, residual_matrix(residual, x_.shape[-1], len(checked["w_O"]))
+    return x_, checked, tau0, tau1, residual_matrix(residual, x_.shape[-1], len(checked["w_O"]))
 
 
 def _pass(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        passed = _unchecked(x, weights, float(tau0), float(tau1), S)
+        logits = tau0 * (x @ (weights["W_Q"].T @ weights["W_K"]) @ np.swapaxes(x, -1, -2))
+        attention = scipy.special.softmax(logits, axis=-1)
+        attended = attention @ x
+        inside = attended @ weights["W_V"].T
+        if S is not None:
+            inside += x @ S
+        pooled = tau1 * np.maximum(inside, 0.0).sum(axis=1)
+        passed = Forward(attention, attended, inside, pooled, pooled @ weights["w_O"])
     if not all(np.isfinite(part).all() for part in passed):
         sizes = {"x": x, **weights, **({} if S is None else {"residual": S})}
         largest = ", ".join(f"`{name}` {np.abs(array).max():.1e}" for name, array in sizes.items())
-        told = f"`tau0` is {float(tau0):g}, `tau1` {float(tau1):g}, and the largest entries are {largest}"
+        told = f"`tau0` is {tau0:g}, `tau1` {tau1:g}, and the largest entries are {largest}"
         raise InputError(message(f"The encoder leaves float64, which ends at 1.8e308: {told}.", "smaller tokens"))
     return passed
-
-
-def _unchecked(x: Array, weights: dict[str, Array], tau0: float, tau1: float, S: Array | None) -> Forward:
-    logits = tau0 * (x @ (weights["W_Q"].T @ weights["W_K"]) @ np.swapaxes(x, -1, -2))
-    attention = scipy.special.softmax(logits, axis=-1)
-    attended = attention @ x
-    inside = attended @ weights["W_V"].T
-    if S is not None:
-        inside += x @ S
-    pooled = tau1 * np.maximum(inside, 0.0).sum(axis=1)
-    return Forward(attention, attended, inside, pooled, pooled @ weights["w_O"])

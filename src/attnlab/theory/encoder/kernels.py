@@ -28,7 +28,7 @@ from attnlab.checks import number, one_of
 from attnlab.data.scale import exponent, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
-from attnlab.theory.encoder.checks import BLOCK, EPS, finite, sequences, within_float64
+from attnlab.theory.arrays import BLOCK, EPS, finite, sequences, within_float64
 
 Pool = Literal["mean", "sum"]
 # sin t - t cos t = sum_k (-1)^(k+1) 2k / (2k+1)! t^(2k+1), to the last digit for t < 1.

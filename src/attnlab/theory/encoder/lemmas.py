@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnlab.theory.encoder.constants import OF_CONSTANTS, Constants
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, formula
 
 
 @formula(nu=AT_LEAST_ZERO, a=AT_LEAST_ZERO, delta=SHARE)
@@ -126,7 +126,7 @@ def lemma_13(constants: Constants) -> float:
     return constants.c2()
 
 
-@formula(constants=OF_CONSTANTS, change=AT_LEAST_ZERO, corrected=flag)
+@formula(constants=OF_CONSTANTS, change=AT_LEAST_ZERO)
 def lemma_14(constants: Constants, change: float, *, corrected: bool = True) -> float:
     """The change of that gradient when parameters change by so much: `c3 change`.
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.theory.encoder.constants import OF_CONSTANTS, Constants
-from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, flag, formula, numbers
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, formula, numbers
 
 
 @formula(gamma=POSITIVE, alpha=AT_LEAST_ZERO, t=numbers(least=0, infinite=True), c=POSITIVE)
@@ -55,7 +55,7 @@ def rate_follows(c: float) -> bool:
     return bool(2.0 / c <= 8.0 and (1.0 - 1.0 / (16.0 * c)) ** 2 >= c)
 
 
-@formula(alpha=AT_LEAST_ZERO, c=POSITIVE, corrected=flag)
+@formula(alpha=AT_LEAST_ZERO, c=POSITIVE)
 def drift_bound(alpha: float, c: float = 0.5, *, corrected: bool = True) -> float:
     """How far F_pre moves in the Frobenius norm: `alpha / (16 c)`, so alpha / 8 at the printed rate.
 
@@ -73,7 +73,7 @@ def weight_bounds(constants: Constants) -> dict[str, float]:
     return dict(constants.radius)
 
 
-@formula(constants=OF_CONSTANTS, norm=AT_LEAST_ZERO, corrected=flag)
+@formula(constants=OF_CONSTANTS, norm=AT_LEAST_ZERO)
 def residual_alpha(constants: Constants, norm: float = 1.0, *, corrected: bool = True) -> float:
     """A lower bound on alpha once a residual is added, `alpha - sqrt(N) tau1 T C_x |S|`; below 0 it says nothing.
 

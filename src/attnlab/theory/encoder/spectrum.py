@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike
 from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import BLOCK, EPS, finite, sequences, within_float64
 from attnlab.theory.encoder.assumptions import assumption_1, assumption_2, similarities
-from attnlab.theory.encoder.checks import BLOCK, EPS, finite, sequences, within_float64
 from attnlab.theory.encoder.constants import least_singular_value
 from attnlab.theory.encoder.kernels import arc_cosine_1, pooled_expectation
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, flag, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, formula
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def lemma_15(x: ArrayLike, beta: ArrayLike, variance: float) -> Lemma15:
     )
 
 
-@formula(lambda0=AT_LEAST_ZERO, width=AT_LEAST_ONE, tau1=POSITIVE, corrected=flag)
+@formula(lambda0=AT_LEAST_ZERO, width=AT_LEAST_ONE, tau1=POSITIVE)
 def chernoff_bound(lambda0: float, width: int, tau1: float, *, corrected: bool = True) -> float:
     """`tau1^2 m lambda_0 / 4`, a lower bound on eigenvalues of F F^T for `F = tau1 relu(P W_V^T)`, m >> n / lambda_0.
 

@@ -8,15 +8,19 @@ Compare growth, not numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from attnlab.errors import InputError, message
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, SHARE, choice, flag, formula
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula
 
 Init = Literal["lecun", "he", "ntk"]
 Scaling = Literal["sqrt", "linear"]
+# What the names below stand for: sizes, what may fail, and the variance of weights.
+sizes = dict.fromkeys(("width", "N", "T", "d"), AT_LEAST_ONE)
+bound = partial(formula, **sizes, delta=SHARE, variance=POSITIVE)
 STATEMENTS = ("T1", "T2", "T3", "L15", "L16", "L17", "L18", "L19", "L20")
 
 
@@ -46,16 +50,7 @@ class RequiredWidth:
         return max(self.condition_2, self.condition_3, self.rest)
 
 
-@formula(
-    init=choice("lecun", "he", "ntk"),
-    scaling=choice("sqrt", "linear"),
-    N=AT_LEAST_ONE,
-    T=AT_LEAST_ONE,
-    d=AT_LEAST_ONE,
-    C_x=POSITIVE,
-    lambda0=AT_LEAST_ZERO,
-    corrected=flag,
-)
+@bound(init=choice("lecun", "he", "ntk"), scaling=choice("sqrt", "linear"), C_x=POSITIVE, lambda0=AT_LEAST_ZERO)
 def required_width(
     init: Init, scaling: Scaling, *, N: int, T: int, d: int, C_x: float, lambda0: float, corrected: bool = True
 ) -> RequiredWidth:
@@ -123,16 +118,7 @@ def _flat(N: float, T: float, C_x: float, l0: float, through: float) -> float:
     return 4.0 / l0 * N * T**2 * (C_x**2 * (1.0 + through)) ** (2.0 / 3.0)
 
 
-@formula(
-    statement=choice(*STATEMENTS),
-    width=AT_LEAST_ONE,
-    N=AT_LEAST_ONE,
-    T=AT_LEAST_ONE,
-    d=AT_LEAST_ONE,
-    delta=SHARE,
-    c_hat=POSITIVE,
-    factor=POSITIVE,
-)
+@bound(statement=choice(*STATEMENTS), c_hat=POSITIVE, factor=POSITIVE)
 def probability(
     statement: str, *, width: int, N: int, T: int, d: int, delta: float = 0.05, c_hat: float = 1.0, factor: float = 1.0
 ) -> float:
@@ -178,15 +164,7 @@ def probability(
     return max(0.0, 1.0 - lost)
 
 
-@formula(
-    width=AT_LEAST_ONE,
-    N=AT_LEAST_ONE,
-    T=AT_LEAST_ONE,
-    d=AT_LEAST_ONE,
-    C_x=AT_LEAST_ZERO,
-    variance=POSITIVE,
-    delta=SHARE,
-)
+@bound(C_x=AT_LEAST_ZERO)
 def lemma_16_error(
     width: float, *, N: int, T: int, d: int, C_x: float, variance: float = 1.0, delta: float = 0.05
 ) -> float:
@@ -202,7 +180,7 @@ def lemma_16_error(
     return float(8.0 * N * variance * C_x**4 * T**2 * d * np.sqrt(log / width))
 
 
-@formula(lambda_star=AT_LEAST_ZERO)
+@bound(lambda_star=AT_LEAST_ZERO)
 def lemma_16_width(
     lambda_star: float, *, N: int, T: int, d: int, C_x: float, variance: float = 1.0, delta: float = 0.05
 ) -> float:

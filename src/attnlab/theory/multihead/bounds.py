@@ -16,6 +16,7 @@ those of the paper or the sharper ones, which do not grow with the dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class Shape:
 
 
 OF_SHAPE = of_class(Shape, "al.theory.multihead.Shape")
+# What the names below stand for, unless a bound says otherwise.
+bound = partial(formula, shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO, H=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,7 +113,7 @@ class TokenBounds:
     hessian: Array
 
 
-@formula(sharp=flag)
+@formula()
 def token_bounds(x: Array, U: Array, *, sharp: bool = False) -> TokenBounds:
     """Proposition 1 for tokens x (..., T, d) and a full decoder U (..., T, d); exact norms in place of R.
 
@@ -136,7 +139,7 @@ def token_bounds(x: Array, U: Array, *, sharp: bool = False) -> TokenBounds:
     return TokenBounds(by_U=by_U, by_W=by_W, gradient=by_U + by_W, hessian=hessian)
 
 
-@formula(shape=OF_SHAPE, m1=AT_LEAST_ZERO, m2=AT_LEAST_ZERO, distance=AT_LEAST_ZERO)
+@bound(m1=AT_LEAST_ZERO, m2=AT_LEAST_ZERO, distance=AT_LEAST_ZERO)
 def segment_condition(shape: Shape, m1: float, m2: float, distance: float) -> float:
     """Proposition 4: the heads from which `loss <= 4/3 max(its ends)` on a segment of this length.
 
@@ -145,7 +148,7 @@ def segment_condition(shape: Shape, m1: float, m2: float, distance: float) -> fl
     return float((2.0 * max(shape.beta3(m1), shape.beta3(m2)) * distance**2) ** 2)
 
 
-@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO, c=AT_LEAST_ZERO)
+@bound(c=AT_LEAST_ZERO)
 def head_requirement(shape: Shape, D: float, g: float, c: float = TRAINING) -> float:
     """The least H of Theorem 1 (c = 36) or Theorem 2 and Lemma 11 (c = 256), at least 1.
 
@@ -160,7 +163,7 @@ def head_requirement(shape: Shape, D: float, g: float, c: float = TRAINING) -> f
     return max(1.0, (0.5 * c * shape.beta3(3.0 * D + g) * D**2) ** 2)
 
 
-@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, start=AT_LEAST_ZERO, c=AT_LEAST_ZERO)
+@bound(start=AT_LEAST_ZERO, c=AT_LEAST_ZERO)
 def heads_needed(
     shape: Shape, D: float, *, start: float = 0.0, c: float = TRAINING, rounds: int = 5
 ) -> tuple[float, float]:
@@ -181,7 +184,7 @@ def heads_needed(
     return H, longest(H)
 
 
-@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO, H=AT_LEAST_ONE)
+@bound()
 def smoothness(shape: Shape, D: float, g: float, H: float) -> float:
     """rho of Theorem 1: the loss is rho-smooth along gradient descent while it stays within 3 D of the target.
 
@@ -198,22 +201,14 @@ def smoothness(shape: Shape, D: float, g: float, H: float) -> float:
     return float(front * growth(shape, D, g) ** 2)
 
 
-@formula(shape=OF_SHAPE, D=AT_LEAST_ZERO, g=AT_LEAST_ZERO)
+@bound()
 def growth(shape: Shape, D: float, g: float) -> float:
     """alpha of Theorem 1, see `smoothness`."""
     length, R = shape.length, shape.R
     return float(3.0 * np.sqrt(float(shape.d)) * R**2 * (3.0 * length * R**3 * (3.0 * D + g) + 2.0 * length * R))
 
 
-@formula(
-    shape=OF_SHAPE,
-    D=AT_LEAST_ZERO,
-    g=AT_LEAST_ZERO,
-    H=AT_LEAST_ONE,
-    K=AT_LEAST_ZERO,
-    target_loss=AT_LEAST_ZERO,
-    start_loss=AT_LEAST_ZERO,
-)
+@bound(K=AT_LEAST_ZERO, target_loss=AT_LEAST_ZERO, start_loss=AT_LEAST_ZERO)
 def largest_step(
     shape: Shape, D: float, g: float, H: float, *, K: float, target_loss: float, start_loss: float
 ) -> float:

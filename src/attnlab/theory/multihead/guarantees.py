@@ -15,23 +15,15 @@ import numpy as np
 
 from attnlab.checks import LARGEST, instance, number
 from attnlab.errors import InputError, message
-from attnlab.theory.formula import (
-    AT_LEAST_ONE,
-    AT_LEAST_ZERO,
-    POSITIVE,
-    Domain,
-    flag,
-    formula,
-    keep,
-    of_class,
-    or_infinite,
-)
-from attnlab.theory.multihead.bounds import GENERALIZATION, OF_SHAPE, TRAINING, Shape, head_requirement, smoothness
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, POSITIVE, Domain, keep, of_class, or_infinite
+from attnlab.theory.multihead.bounds import GENERALIZATION, TRAINING, Shape, bound, head_requirement, smoothness
 
 # Loss of a model that always says 0: a bound on the test loss above it says nothing.
 COIN = float(np.log(2.0))
 # Above 0, at most 1.
 LOSS: Domain = partial(number, above=0, most=1)
+# What the names below stand for, unless a promise says otherwise.
+promise = partial(bound, step=POSITIVE, K=POSITIVE, n=POSITIVE, target_loss=AT_LEAST_ZERO, eps=LOSS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +55,13 @@ class Bound:
         return self.value - number("measured", measured)
 
 
-@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, start_loss=or_infinite)
+@promise(start_loss=or_infinite)
 def theorem_1(D: float, step: float, K: float, target_loss: float, *, start_loss: float = np.inf) -> Bound:
     """Mean, and so last, train loss of K steps: `2 target_loss + 5 D^2 / (4 step K)`. The distance is at most 4 D."""
     return Bound(value=2.0 * target_loss + 5.0 * D**2 / (4.0 * step * K), trivial=start_loss)
 
 
-@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, curvature=AT_LEAST_ZERO)
+@promise(curvature=AT_LEAST_ZERO)
 def lemma_8(D: float, step: float, K: float, target_loss: float, curvature: float) -> Bound:
     """Mean train loss of K descending steps: `target_loss + D^2 / (2 step K) + curvature / (2 K)`.
 
@@ -79,7 +71,7 @@ def lemma_8(D: float, step: float, K: float, target_loss: float, curvature: floa
     return Bound(value=target_loss + D**2 / (2.0 * step * K) + curvature / (2.0 * K))
 
 
-@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, target_loss=AT_LEAST_ZERO, start_loss=AT_LEAST_ZERO)
+@promise(start_loss=AT_LEAST_ZERO)
 def lemma_9(D: float, step: float, K: float, target_loss: float, start_loss: float) -> Bound:
     """Mean train loss, where all steps meet `segment_condition` with the target.
 
@@ -88,15 +80,7 @@ def lemma_9(D: float, step: float, K: float, target_loss: float, start_loss: flo
     return Bound(value=2.0 * target_loss + 3.0 * D**2 / (4.0 * step * K) + start_loss / (2.0 * K))
 
 
-@formula(
-    shape=OF_SHAPE,
-    D=AT_LEAST_ZERO,
-    g=AT_LEAST_ZERO,
-    step=POSITIVE,
-    K=POSITIVE,
-    n=POSITIVE,
-    target_loss=AT_LEAST_ZERO,
-)
+@promise()
 def lemma_11(shape: Shape, D: float, g: float, step: float, K: float, n: int, target_loss: float) -> Bound:
     """Mean distance after K steps with and without one sequence, of n.
 
@@ -105,13 +89,13 @@ def lemma_11(shape: Shape, D: float, g: float, step: float, K: float, n: int, ta
     return Bound(value=2.0 * step / n * shape.beta1(3.0 * D + g) * _regret(D, step, K, target_loss))
 
 
-@formula(lipschitz=AT_LEAST_ZERO, stability=AT_LEAST_ZERO)
+@promise(lipschitz=AT_LEAST_ZERO, stability=AT_LEAST_ZERO)
 def lemma_3(lipschitz: float, stability: float) -> Bound:
     """Expected generalization gap from the mean distance of Lemma 11: `2 lipschitz stability`."""
     return Bound(value=2.0 * lipschitz * stability)
 
 
-@formula(D=AT_LEAST_ZERO, step=POSITIVE, K=POSITIVE, n=POSITIVE, target_loss=AT_LEAST_ZERO, trivial=or_infinite)
+@promise(trivial=or_infinite)
 def theorem_2(D: float, step: float, K: float, n: int, target_loss: float, *, trivial: float = np.inf) -> Bound:
     """Expected test loss less train loss after K steps: `(4 / n) (2 K target_loss + 9 D^2 / (4 step))`."""
     return Bound(value=4.0 / n * _regret(D, step, K, target_loss), trivial=trivial)
@@ -134,23 +118,26 @@ class GoodStart:
     def __post_init__(self) -> None:
         keep(self, B2=AT_LEAST_ONE, B_phi=AT_LEAST_ONE, gamma=POSITIVE)
 
-    @formula(eps=LOSS)
+    @promise()
     def move(self, eps: float) -> float:
         """`G = (2 B_phi + log(1 / eps)) / gamma`: start + G direction has loss at most eps, given enough heads."""
         return (2.0 * self.B_phi - float(np.log(eps))) / self.gamma
 
-    @formula(eps=LOSS, corrected=flag)
+    @promise()
     def distance(self, eps: float, *, corrected: bool = True) -> float:
         """g_0 of Proposition 7: how far that is. The direction has norm sqrt(2), so sqrt(2) G; printed is G."""
         return (np.sqrt(2.0) if corrected else 1.0) * self.move(eps)
 
-    @formula(eps=LOSS, corrected=flag)
+    @promise()
     def longest(self, eps: float, *, corrected: bool = True) -> float:
         """g of Proposition 7: no head there is longer than `B2 + g_0`."""
         return self.B2 + self.distance(eps, corrected=corrected)
 
 
-@formula(shape=OF_SHAPE, start=of_class(GoodStart, "al.theory.multihead.GoodStart"), eps=LOSS)
+OF_START = of_class(GoodStart, "al.theory.multihead.GoodStart")
+
+
+@promise(start=OF_START)
 def proposition_7(shape: Shape, start: GoodStart, eps: float) -> float:
     """The heads from which a good start reaches loss eps at `start + G direction`.
 
@@ -184,17 +171,7 @@ class RealizableBounds:
     distance: float
 
 
-@formula(
-    shape=OF_SHAPE,
-    D=AT_LEAST_ZERO,
-    g=AT_LEAST_ZERO,
-    D_one=POSITIVE,
-    H=AT_LEAST_ONE,
-    step=POSITIVE,
-    K=POSITIVE,
-    n=POSITIVE,
-    start_loss=POSITIVE,
-)
+@promise(D_one=POSITIVE, start_loss=POSITIVE)
 def realizable_bounds(
     shape: Shape, *, D: float, g: float, D_one: float, H: float, step: float, K: float, n: int, start_loss: float
 ) -> RealizableBounds:
@@ -238,15 +215,7 @@ class GoodStartBounds:
     D: float
 
 
-@formula(
-    shape=OF_SHAPE,
-    start=of_class(GoodStart, "al.theory.multihead.GoodStart"),
-    K=AT_LEAST_ONE,
-    n=POSITIVE,
-    step=POSITIVE,
-    H=AT_LEAST_ONE,
-    corrected=flag,
-)
+@promise(start=OF_START, K=AT_LEAST_ONE)
 def corollary_2(
     shape: Shape, start: GoodStart, *, K: float, n: int, step: float, H: float | None = None, corrected: bool = True
 ) -> GoodStartBounds:

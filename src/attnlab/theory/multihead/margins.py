@@ -25,6 +25,7 @@ from attnlab.checks import enough_memory, finite_array, instance, whole
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import within_float64
 from attnlab.theory.formula import (
     AT_LEAST_ONE,
     AT_LEAST_ZERO,
@@ -196,9 +197,7 @@ def oracle_weights(patterns: Array, T: int) -> HeadWeights:
     enough_memory(T * len(plus), f"U* of `T` = {T} rows")
     W = np.outer(plus, plus) + np.outer(minus, minus) + np.outer(others.sum(0), plus + minus)
     difference = plus - minus
-    if not (np.isfinite(W).all() and np.isfinite(difference).all()):
-        largest = f"`patterns` has entries up to {np.abs(patterns).max():.1e}"
-        raise InputError(message(f"{largest}; their products are beyond float64.", "divide them all by one number"))
+    within_float64("patterns", patterns, "products of them", W, difference)
     return HeadWeights(U=np.tile(difference, (T, 1)), W=W)
 
 
@@ -229,10 +228,10 @@ def theta_star(patterns: Array, T: int, signs: ArrayLike, counts: ArrayLike) -> 
     return {"U": U / np.sqrt(heads), "W": alpha[:, None, None] * each.W / np.sqrt(heads)}
 
 
+@formula(x=finite_array, W=finite_array)
 def attention_of(x: Array, W: Array) -> Array:
     """softmax of the rows of `x W x^T` for x (..., T, d) and W (..., d, d), axes before these broadcast."""
-    x, W = finite_array("x", x), finite_array("W", W)
-    if x.ndim < 2 or not x.size or W.shape[-2:] != (x.shape[-1],) * 2 or not _broadcast(W.shape[:-2], x.shape[:-2]):
+    if x.ndim < 2 or not x.size or W.shape[-2:] != (x.shape[-1],) * 2:
         raise InputError(message(f"`x` has shape {x.shape} and `W` {W.shape}; wanted (..., T, d) and (..., d, d)."))
     return attention_weights(x, W)
 
@@ -246,15 +245,6 @@ def attention_weights(x: Array, W: Array) -> Array:
             raise InputError(message(f"The products x W x^T are beyond float64; {sizes}.", "smaller tokens or weights"))
         weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
-
-
-def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Do these shapes go together?"""
-    try:
-        np.broadcast_shapes(one, other)
-    except ValueError:
-        return False
-    return True
 
 
 def _patterns(patterns: Array) -> Array:

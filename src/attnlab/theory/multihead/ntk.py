@@ -21,10 +21,9 @@ from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import Decoder, MultiHead
 from attnlab.svm.linear import HardMargin, kernel_margin
+from attnlab.theory.arrays import BLOCK
 from attnlab.theory.multihead.margins import attention_weights
 
-# Numbers that the gradients of a block of sequences may take: 64 MB.
-BLOCK = 8_000_000
 # Numbers up to which sums of their squares are float64 numbers.
 LONGEST = 1e140
 
@@ -143,7 +142,7 @@ def ntk_margin(
     upper = float(np.sqrt(2.0) * solution.upper)
     if not solution.separable:
         return NtkMargin(lower=0.0, upper=upper, direction=None, solution=solution)
-    direction = _combined(tokens, model, weights, solution.multipliers * tokens.y, block)
+    direction = _combined(_Parts.of(tokens, model, weights, block), solution.multipliers * tokens.y)
     margin = float(np.min(tokens.y * slopes(tokens, model, weights, direction, block=block)))
     if not margin > 0:  # the Gram matrix promised more than float64 gradients hold
         return NtkMargin(lower=0.0, upper=upper, direction=None, solution=solution)
@@ -180,11 +179,8 @@ def total_norm(weights: Mapping[str, Array], counts: ArrayLike) -> Array:
     return lengths(np.sqrt(np.asarray(counts, dtype=np.float64)) * head_norms(weights))
 
 
-def _combined(
-    tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], coefficients: Array, block: int
-) -> dict[str, Array]:
+def _combined(parts: _Parts, coefficients: Array) -> dict[str, Array]:
     """Gradients of the outputs combined, as weights of one head of each group; norm sqrt(2) over all heads."""
-    parts = _Parts.of(tokens, model, weights, block)
     combined = {name: np.zeros_like(w) for name, w in parts.weights.items()}
     for g, rows, gradient in parts.blocks():
         for name, by in (("U", gradient.U), ("W", gradient.W)):
@@ -208,9 +204,8 @@ class _Parts:
         instance("tokens", tokens, Tokens, "al.Tokens")
         instance("model", model, MultiHead, "al.models.MultiHead")
         no_batch("tokens", tokens)
-        block = int(number("block", block, least=1, most=2.0**62))
         checked = model.check(tokens, weights)
-        T, d = tokens.T, tokens.d
+        T, d, block = tokens.T, tokens.d, int(number("block", block, least=1, most=2.0**62))
         # Two blocks of gradients are held at once, and what the attention weights take while one is made.
         size = max(1, int(block // (2 * (2 * T * d + d * d) + 3 * T * T)))
         return cls(tokens.x, checked, model.grouped(checked["W"].shape[0]), model.decoder, size)

@@ -15,12 +15,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from attnlab.checks import finite_array, instance, number, one_of, whole
+from attnlab.checks import finite_array, instance, no_batch, number, one_of, whole
 from attnlab.data.scale import length
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.multihead import DECODERS, Decoder, MultiHead
-from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, flag, formula
+from attnlab.theory.arrays import within_float64
+from attnlab.theory.formula import AT_LEAST_ONE, AT_LEAST_ZERO, SHARE, formula
 from attnlab.theory.multihead.guarantees import GoodStart
 from attnlab.theory.multihead.margins import OF_MIXTURE, Mixture, gamma_star
 
@@ -63,9 +64,7 @@ def mean_row(tokens: Tokens) -> Array:
     MultiHead(1).accepts(tokens, "tokens")
     with np.errstate(over="ignore", invalid="ignore"):
         row = 0.5 * np.mean(tokens.y[..., None] * tokens.x.mean(-2), axis=-2)
-    if not np.isfinite(row).all():
-        largest = f"`tokens.x` has entries up to {np.abs(tokens.x).max():.1e}"
-        raise InputError(message(f"{largest}; sums of tokens are beyond float64, which ends at 1.8e308."))
+    within_float64("tokens.x", tokens.x, "sums of tokens", row)
     return row
 
 
@@ -94,9 +93,7 @@ def phase_one(
     >>> phase_one(tokenized_mixture(n=50), heads=1e12)
     PhaseOne(heads=1e+12, groups=2, longest=0.3016)
     """
-    MultiHead(1).accepts(tokens, "tokens")
-    if tokens.trials is not None:
-        raise InputError(message("`tokens` have a trial axis; phase one takes one data set.", "tokens[trial]"))
+    no_batch("tokens", MultiHead(1).accepts(tokens, "tokens"))
     if number("heads", heads) != round(number("heads", heads, least=1, most=1e18)):
         raise InputError(message(f"`heads` is {heads}; wanted a whole number from 1 to 1e18."))
     one_of("decoder", decoder, DECODERS)
@@ -111,7 +108,7 @@ def phase_one(
     return PhaseOne(weights=weights, counts=counts, alpha=alpha, c=c)
 
 
-@formula(mixture=OF_MIXTURE, corrected=flag)
+@formula(mixture=OF_MIXTURE)
 def centre(mixture: Mixture, oracle: Array, *, corrected: bool = True) -> Array:
     """Where c goes as n_1 grows: `(zeta / 4) u*`, for y mu_y has mean u* / 2. Printed in Lemma 2 is `(zeta / 2) u*`."""
     return mixture.zeta / (4.0 if corrected else 2.0) * finite_array("oracle", oracle)
@@ -163,7 +160,7 @@ class Promise:
     heads: float
 
 
-@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, n=AT_LEAST_ONE, delta=SHARE, corrected=flag)
+@formula(mixture=OF_MIXTURE, P=AT_LEAST_ZERO, n=AT_LEAST_ONE, delta=SHARE)
 def proposition_2(mixture: Mixture, P: float, n: int, delta: float, *, corrected: bool = True) -> Promise:
     """Constants of a good start after phase one that ended within P of its centre, with probability 1 - delta each.
 

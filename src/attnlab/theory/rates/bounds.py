@@ -23,16 +23,15 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from attnlab.data.tokens import Array
-from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, flag, formula, numbers, of_class, or_infinite
-from attnlab.theory.rates.constants import RateConstants
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula, numbers, or_infinite
+from attnlab.theory.rates.constants import OF_RATES, RateConstants
 
-OF_RATES = of_class(RateConstants, "what al.theory.rate_constants returns")
 SHARES = numbers(above=0, below=1)
 ANY = numbers(infinite=True)
 TIMES = numbers(least=0, infinite=True)
 
 
-@formula(constants=OF_RATES, rule=choice("ngd", "gd"), corrected=flag)
+@formula(constants=OF_RATES, rule=choice("ngd", "gd"))
 def largest_step(constants: RateConstants, rule: Literal["ngd", "gd"] = "ngd", *, corrected: bool = True) -> float:
     """The largest step size of Theorem 5, `log(2T - 1) / (2 B^2)`, or of Theorem 6, `log(2T - 1) / (B^4 zeta)`.
 
@@ -52,7 +51,7 @@ def norm_bounds(constants: RateConstants, step: float, t: ArrayLike) -> tuple[Ar
     return step * share * t, 2.0 * step * max(1.0, share) * t
 
 
-@formula(constants=OF_RATES, eps=SHARES, corrected=flag)
+@formula(constants=OF_RATES, eps=SHARES)
 def radius(constants: RateConstants, eps: ArrayLike, *, corrected: bool = True) -> Array:
     """R_eps of Lemma 7: from |W_t| >= R_eps on, `<-grad, W_mm>/|W_mm| >= (1 - eps) <-grad, W_t>/|W_t|`.
 
@@ -68,7 +67,7 @@ def radius(constants: RateConstants, eps: ArrayLike, *, corrected: bool = True) 
     return 2.0 * c.Lambda / eps_ * np.maximum(by_samples, by_tokens)
 
 
-@formula(constants=OF_RATES, step=POSITIVE, corrected=flag)
+@formula(constants=OF_RATES, step=POSITIVE)
 def first_time(constants: RateConstants, step: float, *, corrected: bool = True) -> float:
     """t_0 of Theorem 5: `max( (10 B Lambda / sqrt(step))^3, step T max(16 n Upsilon T^2, 5) / (20 Lambda) )`.
 
@@ -102,7 +101,7 @@ def cosine_bound(C: ArrayLike, t: ArrayLike) -> Array:
     return 1.0 - np.asarray(C) * np.log(t) ** 2 / t
 
 
-@formula(constants=OF_RATES, step=POSITIVE, C=or_infinite, corrected=flag)
+@formula(constants=OF_RATES, step=POSITIVE, C=or_infinite)
 def softmax_time(constants: RateConstants, step: float, C: float, *, corrected: bool = True) -> float:
     """From when on Lemma 8 speaks: t >= t_0 and `t / (log t)^2 >= 2^11 (B^2 Lambda)^4 C`.
 
@@ -132,7 +131,7 @@ def softmax_bound(constants: RateConstants, step: float, t: ArrayLike) -> Array:
     return 1.0 / (1.0 + (constants.T - 1.0) * np.exp(-softmax_decay(constants, step, t)))
 
 
-@formula(constants=OF_RATES, step=POSITIVE, eps=SHARE, norm=ANY, cosine=ANY, loss=ANY, corrected=flag)
+@formula(constants=OF_RATES, step=POSITIVE, eps=SHARE, norm=ANY, cosine=ANY, loss=ANY)
 def descent_constant(
     constants: RateConstants,
     step: float,
@@ -187,7 +186,7 @@ class PolyakConstants:
         return self.C0 * (np.asarray(lag) + self.C1)
 
 
-@formula(constants=OF_RATES, step=POSITIVE, beta=SHARE, corrected=flag)
+@formula(constants=OF_RATES, step=POSITIVE, beta=SHARE)
 def polyak_constants(constants: RateConstants, step: float, beta: float, *, corrected: bool = True) -> PolyakConstants:
     """Constants of Theorem 7 for the Polyak step `step (loss - least loss) / |gradient|^2` without a cap.
 

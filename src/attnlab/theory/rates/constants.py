@@ -14,8 +14,9 @@ from attnlab.data.span import in_span
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, linear_margin, solve_margin
-from attnlab.theory.formula import formula
-from attnlab.theory.svm.geometry import Leads, belongs, one_data_set
+from attnlab.theory.arrays import one_data_set
+from attnlab.theory.formula import formula, of_class
+from attnlab.theory.svm.geometry import Leads, belongs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -82,6 +83,9 @@ class RateConstants:
             f"RateConstants(Lambda={self.Lambda:.4g}, B={self.B:.4g}, gaps={gaps},"
             f" upsilon={self.upsilon:.4g}, n={self.n}, T={self.T}, d={self.d})"
         )
+
+
+OF_RATES = of_class(RateConstants, "what al.theory.rate_constants returns")
 
 
 def rate_constants(tokens: Tokens, *, solution: MarginSolution | None = None) -> RateConstants:

@@ -11,6 +11,7 @@ from them. Bounds are plain functions of a model, the step size eta and a time t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from attnlab.data.tokens import Array
-from attnlab.theory.formula import AT_LEAST_ZERO, NUMBER, POSITIVE, SHARE, choice, flag, formula, numbers
+from attnlab.theory.formula import AT_LEAST_ZERO, NUMBER, POSITIVE, SHARE, choice, formula, numbers
 from attnlab.theory.rates.jointmodel import (
     LOSS_RATIO as LOSS_RATIO,
     LOSS_RATIO_NEEDED as LOSS_RATIO_NEEDED,
@@ -32,9 +33,21 @@ from attnlab.theory.rates.jointmodel import (
 # Sums of (s + 1)^-p are taken term by term up to here, then by the Euler-Maclaurin formula.
 SUMMED = 1000
 TIMES = numbers(least=0, infinite=True)
+# What the names below stand for, unless a bound says otherwise.
+bound = partial(
+    formula,
+    model=OF_MODEL,
+    step=POSITIVE,
+    t=TIMES,
+    Lambda=POSITIVE,
+    epsilon=POSITIVE,
+    loss_ratio=POSITIVE,
+    log_time=NUMBER,
+    power=NUMBER,
+)
 
 
-@formula(t=TIMES, power=NUMBER)
+@bound()
 def decayed_sum(t: ArrayLike, power: float = 2 / 3) -> Array:
     """`sum_{s<t} (s+1)^-power` for whole t of any size.
 
@@ -50,7 +63,7 @@ def decayed_sum(t: ArrayLike, power: float = 2 / 3) -> Array:
     return np.where(t <= SUMMED, first[np.minimum(t, SUMMED).astype(int)], first[-1] + grown + ends)
 
 
-@formula(step=POSITIVE, t=TIMES, summed=flag, power=NUMBER)
+@bound()
 def head_norm_bound(step: float, t: ArrayLike, *, summed: bool = False, power: float = 2 / 3) -> Array:
     """Lemma 10: `|u_t| <= eta sum_{s<t} (s+1)^-p <= eta t^(1-p) / (1-p)`, the sum or what it is at most."""
     if summed:
@@ -58,7 +71,7 @@ def head_norm_bound(step: float, t: ArrayLike, *, summed: bool = False, power: f
     return step * np.asarray(t, dtype=float) ** (1 - power) / (1 - power)
 
 
-@formula(model=OF_MODEL, step=POSITIVE, t=TIMES, Lambda=numbers(above=0, infinite=True), corrected=flag)
+@bound(Lambda=numbers(above=0, infinite=True))
 def attention_norm_bounds(
     model: JointModel, step: float, t: ArrayLike, Lambda: ArrayLike, *, corrected: bool = True
 ) -> tuple[Array, Array]:
@@ -75,25 +88,25 @@ def attention_norm_bounds(
     return step * lower / (2 * model.B**2 * np.asarray(Lambda)), step * upper
 
 
-@formula(model=OF_MODEL, step=POSITIVE, t=TIMES)
+@bound()
 def score_gap_bound(model: JointModel, step: float, t: ArrayLike) -> Array:
     """Lemma 11: every `gamma_opt - gamma_t` is at least `eta omega_2 sum_{s<t} (s+1)^-2/3` (printed with t for s)."""
     return step * model.omega_2 * decayed_sum(t)
 
 
-@formula(model=OF_MODEL, step=POSITIVE)
+@bound()
 def log_segment_bound(model: JointModel, step: float) -> float:
     """Lemma 13: between two iterates log L changes by at most `6 eta^2 B^3 + eta B`, which is at most log 8."""
     return 6 * step**2 * model.B**3 + step * model.B
 
 
-@formula(model=OF_MODEL, norm_u=numbers(least=0), next_norm_u=numbers(least=0))
+@bound(norm_u=numbers(least=0), next_norm_u=numbers(least=0))
 def curvature_bound(model: JointModel, norm_u: ArrayLike, next_norm_u: ArrayLike) -> Array:
     """Lemma 13: between two iterates `|hess L| <= 8 max(omega(theta_t), omega(theta_t+1)) L(theta_t)`; this over L."""
     return 8 * np.maximum(model.omega(norm_u), model.omega(next_norm_u))
 
 
-@formula(B=numbers(least=0), d=POSITIVE, norm_u=numbers(least=0))
+@bound(B=numbers(least=0), d=POSITIVE, norm_u=numbers(least=0))
 def output_bounds(B: ArrayLike, d: int, norm_u: ArrayLike) -> Mapping[str, Array]:
     """Equations (51) to (53) and what follows them, for tokens of length at most B.
 
@@ -109,7 +122,7 @@ def output_bounds(B: ArrayLike, d: int, norm_u: ArrayLike) -> Mapping[str, Array
     }
 
 
-@formula(model=OF_MODEL, step=POSITIVE, t=TIMES, summed=flag, halved=flag)
+@bound()
 def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool = False, halved: bool = True) -> Array:
     """Theorems 2 and 8: `log L(theta_t) <= -(eta omega_1 / 2) t^(1/3)`, with log L(theta_0) = 0, for t >= 1.
 
@@ -121,7 +134,7 @@ def log_loss_bound(model: JointModel, step: float, t: ArrayLike, *, summed: bool
     return -pace * grown
 
 
-@formula(model=OF_MODEL, Lambda=POSITIVE, epsilon=POSITIVE, loss_ratio=POSITIVE, corrected=flag)
+@bound()
 def radius(
     model: JointModel, Lambda: float, epsilon: float, *, loss_ratio: float = LOSS_RATIO, corrected: bool = True
 ) -> float:
@@ -133,7 +146,7 @@ def radius(
     return 2 * Lambda / epsilon * max(np.log(4 * ratio / epsilon), 5 * np.log(40 * model.B**2 * Lambda / epsilon))
 
 
-@formula(model=OF_MODEL, step=POSITIVE, Lambda=POSITIVE, epsilon=POSITIVE, loss_ratio=POSITIVE, corrected=flag)
+@bound()
 def log_alignment_time(
     model: JointModel,
     step: float,
@@ -149,17 +162,7 @@ def log_alignment_time(
     return max((10 * model.B * Lambda) ** 2 / step * root * epsilon ** (-4 / 3), model.B**2 * Lambda / step)
 
 
-@formula(
-    model=OF_MODEL,
-    step=POSITIVE,
-    Lambda=POSITIVE,
-    epsilon=SHARE,
-    norm=POSITIVE,
-    cosine=NUMBER,
-    loss=AT_LEAST_ZERO,
-    log_time=NUMBER,
-    corrected=flag,
-)
+@bound(epsilon=SHARE, norm=POSITIVE, cosine=NUMBER, loss=AT_LEAST_ZERO)
 def alignment_constant(
     model: JointModel,
     step: float,
@@ -187,14 +190,7 @@ def alignment_constant(
     return front * (1 - epsilon) * norm * (1 - cosine / (1 - epsilon) - 2 * step * loss / norm)
 
 
-@formula(
-    model=OF_MODEL,
-    step=POSITIVE,
-    log_t=numbers(infinite=True),
-    Lambda=POSITIVE,
-    gamma=NUMBER,
-    form=choice("main", "appendix", "corrected"),
-)
+@bound(log_t=numbers(infinite=True), gamma=NUMBER, form=choice("main", "appendix", "corrected"))
 def margin_bound(
     model: JointModel,
     step: float,
@@ -215,7 +211,7 @@ def margin_bound(
     return gamma / 4 - length * expit(p if form == "appendix" else -p)
 
 
-@formula(log_time=NUMBER, constant=AT_LEAST_ZERO, model=OF_MODEL, Lambda=POSITIVE, epsilon=POSITIVE)
+@bound(constant=AT_LEAST_ZERO)
 def log_margin_time(log_time: float, constant: float, model: JointModel, Lambda: float, epsilon: float) -> float:
     """log of the time from which on Theorems 4 and 10 are claimed: of t_eps and exp(C (1/eps or (8 B^2 Lambda)^4))."""
     return max(log_time, constant * max(1 / epsilon, (8 * model.B**2 * Lambda) ** 4))

@@ -16,17 +16,7 @@ from attnlab.data.scale import lengths, ordinary, rescaled
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.theory.check import Check, at_least
-from attnlab.theory.formula import (
-    AT_LEAST_ZERO,
-    POSITIVE,
-    SHARE,
-    choice,
-    flag,
-    formula,
-    keep,
-    numbers,
-    of_class,
-)
+from attnlab.theory.formula import AT_LEAST_ZERO, POSITIVE, SHARE, choice, formula, keep, numbers, of_class
 
 # Largest ratio of two samples' losses that Lemma 11 allows: as printed, and as its second case needs.
 LOSS_RATIO, LOSS_RATIO_NEEDED = 24.0, 48.0
@@ -142,7 +132,11 @@ def _deviation(vectors: Array, d: float) -> float:
         return float(rescaled(np.sqrt(np.mean(np.sum(scaled**2, -1)) / d), e))
 
 
-@formula(step=POSITIVE, form=choice("complete", "main", "proof"), constant=AT_LEAST_ZERO, start=AT_LEAST_ZERO)
+OF_MODEL = of_class(JointModel, "al.theory.JointModel")
+FORM = choice("complete", "main", "proof")
+
+
+@formula(model=OF_MODEL, step=POSITIVE, form=FORM, constant=AT_LEAST_ZERO, start=AT_LEAST_ZERO)
 def condition_1(
     model: JointModel,
     step: float,
@@ -169,7 +163,6 @@ def condition_1(
     >>> condition_1(fig3, 0.002).holds
     False
     """
-    instance("model", model, JointModel, "al.theory.JointModel")
     dimension = model.proof_dimension() if form == "proof" else model.least_dimension(constant)
     if form == "main":
         caps = {
@@ -191,10 +184,7 @@ def condition_1(
     return at_least(f"Condition 1 ({form})", min(ratios.values()), 1.0, {"ratios": ratios})
 
 
-OF_MODEL = of_class(JointModel, "al.theory.JointModel")
-
-
-@formula(model=OF_MODEL, within_samples=flag)
+@formula(model=OF_MODEL)
 def near_orthogonality(
     tokens: Tokens, model: JointModel, *, planted: ArrayLike | None = None, within_samples: bool = False
 ) -> dict[str, Array]:

@@ -6,20 +6,19 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from attnlab.checks import instance, number
+from attnlab.checks import number
 from attnlab.data.products import orthogonality_ratios
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Tokens
 from attnlab.svm import MarginSolution
 from attnlab.theory.check import Check, at_least
 from attnlab.theory.formula import formula
-from attnlab.theory.rates.constants import RateConstants, one_query, rate_constants
+from attnlab.theory.rates.constants import OF_RATES, RateConstants, one_query, rate_constants
 from attnlab.theory.svm.assumptions import assumption_b2
 
 # The spectral norm of a d x d Gaussian is at most C (2 sqrt(d) + sqrt(log(2 / delta))) deviations with C = sqrt(2);
 # Lemma 2 calls 6 C its absolute constant C'.
 SPECTRAL = 6.0 * np.sqrt(2.0)
-KNOWN = (RateConstants, "what al.theory.rate_constants returns")
 
 
 def assumption_1(tokens: Tokens, *, constants: RateConstants | None = None) -> Check:
@@ -43,7 +42,7 @@ def assumption_1(tokens: Tokens, *, constants: RateConstants | None = None) -> C
     Check(1 holds, margin=inf)
     """
     one_query(tokens)
-    known = rate_constants(tokens) if constants is None else instance("constants", constants, *KNOWN)
+    known: RateConstants = rate_constants(tokens) if constants is None else OF_RATES("constants", constants)
     best, count = optimal_tokens(tokens, return_ties=True)
     factor = 4.0 * known.n * known.upsilon * known.T
     ratios = orthogonality_ratios(tokens, best, factor)
@@ -110,7 +109,7 @@ def initialization(
     """
     one_query(tokens)
     scale, step, k = number("scale", scale, least=0), number("step", step, least=0), number("k", k, above=1)
-    known = rate_constants(tokens, solution=solution) if constants is None else instance("constants", constants, *KNOWN)
+    known = rate_constants(tokens, solution=solution) if constants is None else OF_RATES("constants", constants)
     by_attention, by_norm = _largest_scales(known, step, k)
     largest = float(min(by_attention, by_norm))
     ratio = largest / scale if scale > 0 else np.inf

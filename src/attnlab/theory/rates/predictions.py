@@ -181,16 +181,16 @@ def predict(rule: Any, here: Setting, *, capped: float | None) -> Prediction:
     statement = STATEMENTS[name]
     if here.unknown:
         return Prediction(**statement, unknown=here.unknown)
-    hypotheses = _ratios({**here.data_margins, **_hypotheses(name, settings, here)})
-    unmet = [check.name for check in hypotheses if not check.holds]
-    unmet += [f"no cap (it bound at {100 * capped:.3g} % of the steps)"] if capped else []
-    unmet += ["exponential loss"] if here.loss != "exponential" else []
-    return Prediction(**statement, hypotheses=hypotheses, unmet=tuple(unmet))
+    no_cap = [f"no cap (it bound at {100 * capped:.3g} % of the steps)"] if capped else []
+    return _under(statement, {**here.data_margins, **_hypotheses(name, settings, here)}, here, no_cap)
 
 
-def _ratios(margins: Mapping[str, float]) -> tuple[Check, ...]:
-    """Each ratio of what there is to what is wanted as a check, which holds from 1 on."""
-    return tuple(at_least(name, ratio, 1.0) for name, ratio in margins.items())
+def _under(statement: dict[str, Any], ratios: Mapping[str, float], here: Setting, unmet: Sequence[str]) -> Prediction:
+    """The statement with its hypotheses, each a ratio of what there is to what is wanted, which holds from 1 on."""
+    hypotheses = tuple(at_least(name, ratio, 1.0) for name, ratio in ratios.items())
+    failing = [check.name for check in hypotheses if not check.holds]
+    loss = [] if here.loss == "exponential" else ["exponential loss"]
+    return Prediction(**statement, hypotheses=hypotheses, unmet=(*failing, *unmet, *loss))
 
 
 def _hypotheses(name: str, settings: Mapping[str, Any], here: Setting) -> dict[str, float]:
@@ -221,10 +221,5 @@ def _joint(name: str | None, settings: Mapping[str, Any], here: Setting) -> Pred
     except InputError as error:
         return Prediction(**JOINT_STATEMENT, unknown=str(error).split("\n")[0])
     conditions = [condition_1(model, settings["step"], start=here.start).evidence["ratios"] for model in models]
-    least = dict(conditions[0])
-    for ratios in conditions[1:]:
-        least = {part: min(ratio, ratios[part]) for part, ratio in least.items()}
-    hypotheses = _ratios(least)
-    unmet = [check.name for check in hypotheses if not check.holds]
-    unmet += ["exponential loss"] if here.loss != "exponential" else []
-    return Prediction(**JOINT_STATEMENT, hypotheses=hypotheses, unmet=tuple(unmet))
+    least = {part: min(ratios[part] for ratios in conditions) for part in conditions[0]}
+    return _under(JOINT_STATEMENT, least, here, ())

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
+from numpy.typing import NDArray
 
-from attnlab.checks import finite_array, instance, number
+from attnlab.checks import instance, number
 from attnlab.data.scale import is_ordinary, ordinary, rescaled, rows_to_one, to_one
 from attnlab.data.selection import optimal_tokens
 from attnlab.data.tokens import Array, Tokens
@@ -15,8 +16,10 @@ from attnlab.errors import InputError, message
 from attnlab.models.heads import HeadLike
 from attnlab.models.losses import LossLike
 from attnlab.svm import MarginSolution, MarginStatus, margin_rows, solve_margin
+from attnlab.theory.arrays import finite, one_data_set
 from attnlab.theory.check import Check
-from attnlab.theory.svm.geometry import Leads, belongs, one_data_set, scoring_head, selection_count, solved_selections
+from attnlab.theory.svm.geometry import Leads, belongs, scoring_head
+from attnlab.theory.svm.selections import selection_count, solved_selections
 
 PROXY = 1.1
 # Eigenvalues of the unit-row Gram matrix under this, relative to the largest, are dependence of the rows.
@@ -49,11 +52,9 @@ def assumption_b1_proxy(
     Check(B.1 (proxy) holds, margin=0.1)
     """
     threshold = number("threshold", threshold)
-    best, tied = _best(tokens, head, solution)
-    facts: dict[str, Any] = {"tied": tied, "status": best.status.name.lower(), "constraints": _constraints(tokens)}
-    if not best.feasible or not facts["constraints"]:
-        margin = np.inf if best.feasible else -np.inf
-        return Check(name="B.1 (proxy)", wanted=threshold, margin=margin, holds=best.feasible, evidence=facts)
+    best, facts, settled = _begun("B.1 (proxy)", threshold, tokens, head, solution)
+    if settled is not None:
+        return settled
     values = best.values[np.isfinite(best.values)]
     with np.errstate(over="ignore"):
         mean = float(values.mean())
@@ -98,11 +99,9 @@ def assumption_b1(tokens: Tokens, *, head: HeadLike | None = None, solution: Mar
     >>> check.holds, check.evidence["room"], check.evidence["agrees"]
     (True, 1.0, True)
     """
-    best, tied = _best(tokens, head, solution)
-    facts: dict[str, Any] = {"tied": tied, "status": best.status.name.lower(), "constraints": _constraints(tokens)}
-    if not best.feasible or not facts["constraints"]:
-        margin = np.inf if best.feasible else -np.inf
-        return Check(name="B.1", wanted=1.0, margin=margin, holds=best.feasible, evidence=facts)
+    best, facts, settled = _begun("B.1", 1.0, tokens, head, solution)
+    if settled is not None:
+        return settled
     error = float(np.nanmax(best.value_error))
     # Values that are not known to any accuracy (other norms, several optima) show nothing, whatever they are.
     margin = float(np.nanmin(_room(best))) if np.isfinite(error) else -np.inf
@@ -127,8 +126,8 @@ def interpolation_room(gram: Array) -> float:
     >>> interpolation_room(np.array([[1.0, -1.0], [-1.0, 1.0]]))
     -inf
     """
-    given = finite_array("gram", gram)
-    if given.ndim != 2 or given.shape[0] != given.shape[1] or not given.size:
+    given = finite("gram", gram, ("m", "m"))
+    if given.shape[0] != given.shape[1]:
         raise InputError(message(f"`gram` has shape {given.shape}; wanted a square matrix."))
     if (np.diagonal(given) < 0).any():
         raise InputError(message("`gram` has a diagonal below 0; wanted inner products of constraints."))
@@ -205,7 +204,7 @@ def assumption_b2(tokens: Tokens, *, head: HeadLike | None = None, tolerance: fl
     """
     tolerance = number("tolerance", tolerance, least=0)
     leads = Leads.of(tokens, head)
-    best, count = optimal_tokens(tokens, scoring_head(head), return_ties=True)
+    best, tied = _best_tokens(tokens, head)
     # All queries in one unit, that of the largest score: what is 0 then is 0 by comparison.
     unit = int(np.max(leads.exponent))
     gamma = rescaled(leads.gamma, leads.exponent - unit)
@@ -216,7 +215,6 @@ def assumption_b2(tokens: Tokens, *, head: HeadLike | None = None, tolerance: fl
     deviation = float((top - bottom)[compared].max()) if compared.any() else 0.0
     gap = leads.least(leads.over(best), other)
     allowed = tolerance * float(np.abs(gamma)[tokens.visible].max())
-    tied = int((count > 1).sum())
     measured = float(rescaled(deviation, unit))
     return Check(
         name="B.2",
@@ -251,8 +249,7 @@ def assumption_c(tokens: Tokens, *, loss: LossLike = "logistic", head: HeadLike 
     """
     from attnlab.models import gradient
 
-    one_data_set(tokens)
-    best, count = optimal_tokens(tokens, scoring_head(head), return_ties=True)
+    best, tied = _best_tokens(tokens, head)
     weights = np.zeros((tokens.d, tokens.d))
     mantissa, log_scale = gradient(tokens, weights, loss=loss, head="linear" if head is None else head)
     direction = mantissa["W"]
@@ -262,11 +259,7 @@ def assumption_c(tokens: Tokens, *, loss: LossLike = "logistic", head: HeadLike 
     least = float(cosines.min()) if len(rows) else np.inf
     # Cosines that are rounding of a zero product are no evidence of a positive one.
     holds = least > 8 * tokens.d * float(np.finfo(np.float64).eps)
-    evidence = {
-        "values": rows.scatter(values, np.nan),
-        "gradient": slopes,
-        "tied": int((count > 1).sum()),
-    }
+    evidence = {"values": rows.scatter(values, np.nan), "gradient": slopes, "tied": tied}
     margin = least if holds else min(least, 0.0)
     return Check(name="C", value=least, wanted=0.0, margin=margin, holds=holds, evidence=evidence)
 
@@ -317,8 +310,7 @@ def assumption_d(tokens: Tokens, *, head: HeadLike | None = None, limit: int = 1
     >>> assumption_d(al.data.two_tokens()).evidence["total"]
     2
     """
-    one_data_set(tokens)
-    best, count = optimal_tokens(tokens, scoring_head(head), return_ties=True)
+    best, tied = _best_tokens(tokens, head)
     margin = np.inf
     feasible = 0
     undecided = 0
@@ -347,7 +339,7 @@ def assumption_d(tokens: Tokens, *, head: HeadLike | None = None, limit: int = 1
             "total": selection_count(tokens),
             "feasible": feasible,
             "undecided": undecided,
-            "tied": int((count > 1).sum()),
+            "tied": tied,
         },
     )
 
@@ -357,16 +349,27 @@ def _room(solution: MarginSolution) -> Array:
     return 1.0 + solution.value_error - solution.values
 
 
-def _best(tokens: Tokens, head: HeadLike | None, solution: MarginSolution | None) -> tuple[MarginSolution, int]:
-    """The solution to judge, and how many queries have several best tokens (0 where no scores were needed)."""
-    one_data_set(tokens)
-    if solution is not None:
+def _begun(
+    name: str, wanted: float, tokens: Tokens, head: HeadLike | None, solution: MarginSolution | None
+) -> tuple[MarginSolution, dict[str, Any], Check | None]:
+    """The solution to judge and what is known of it; and the check, where no W separates or nothing is compared."""
+    tied = 0  # queries with several best tokens; nobody asked where the solution was given
+    if solution is None:
+        best, tied = _best_tokens(tokens, head)
+        solution = solve_margin(tokens, best, throw=False)
+    else:
         instance("solution", solution, MarginSolution, "what al.solve_margin returns")
-        return belongs(tokens, solution.selected, solution), 0
-    best, count = optimal_tokens(tokens, scoring_head(head), return_ties=True)
-    return solve_margin(tokens, best, throw=False), int((count > 1).sum())
+        belongs(one_data_set(tokens), solution.selected, solution)
+    compared = int(tokens.visible.sum()) - tokens.y.size
+    facts = {"tied": tied, "status": solution.status.name.lower(), "constraints": compared}
+    if solution.feasible and compared:
+        return solution, facts, None
+    margin = np.inf if solution.feasible else -np.inf
+    settled = Check(name=name, wanted=wanted, margin=margin, holds=solution.feasible, evidence=facts)
+    return solution, facts, settled
 
 
-def _constraints(tokens: Tokens) -> int:
-    """Tokens that are compared with a selected one."""
-    return int(tokens.visible.sum()) - tokens.y.size
+def _best_tokens(tokens: Tokens, head: HeadLike | None) -> tuple[NDArray[np.intp], int]:
+    """The best token of every query of one data set, and how many queries have several."""
+    best, count = optimal_tokens(one_data_set(tokens), scoring_head(head), return_ties=True)
+    return best, int((count > 1).sum())

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import finite_array, number
+from attnlab.checks import number
+from attnlab.data.directions import misalignment
 from attnlab.data.scale import is_ordinary, length, lengths, ordinary, rescaled, rows_to_one
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import HeadLike
 from attnlab.svm import MarginSolution, solve_margin
+from attnlab.theory.arrays import finite
 from attnlab.theory.svm.geometry import Leads, belongs, checked, is_locally_optimal
 
 
@@ -63,10 +65,8 @@ def in_cone(W: ArrayLike, direction: ArrayLike, *, mu: float, R: float = 0.0) ->
     >>> in_cone([[2.0, 0.1], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]], mu=0.01, R=1.0)
     True
     """
-    from attnlab.train import misalignment
-
     mu, R = number("mu", mu, least=0), number("R", R)
-    point, axis = _finite("W", W), _finite("direction", direction)
+    point, axis = finite("W", W, ("d", "d'")), finite("direction", direction, ("d", "d'"))
     if not axis.any():
         raise InputError(message("`direction` is the zero matrix; a cone needs an axis."))
     if not point.any():
@@ -165,9 +165,7 @@ def barrier(tokens: Tokens, selected: ArrayLike, W: ArrayLike, *, head: HeadLike
     (inf, -inf)
     """
     chosen = checked(tokens, selected)
-    point = _finite("W", W)
-    if point.shape != (tokens.d, tokens.d):
-        raise InputError(message(f"`W` has shape {point.shape}; wanted {(tokens.d, tokens.d)}."))
+    point = finite("W", W, (tokens.d, tokens.d))
     if not point.any():
         raise InputError(message("`W` is the zero matrix; cone_eps is a set of directions."))
     low, high = score_sides(tokens, chosen, head)
@@ -254,10 +252,3 @@ def score_sides(
     lead = Leads.of(tokens, head).over(chosen)
     other = tokens.visible & (np.arange(tokens.T) != chosen[..., None])
     return other & (lead > 0), other & (lead <= 0)
-
-
-def _finite(name: str, value: ArrayLike) -> Array:
-    matrix = finite_array(name, value)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted a finite matrix."))
-    return matrix

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import LARGEST, instance, no_batch, whole
+from attnlab.checks import LARGEST, instance, whole
 from attnlab.data.scale import rescaled
 from attnlab.data.selection import TIE, TokenHead, comparable_scores
 from attnlab.data.tokens import Array, Tokens
@@ -18,8 +17,9 @@ from attnlab.errors import InputError, message
 from attnlab.models.heads import HeadLike, as_head
 from attnlab.svm import MarginSolution, MarginStatus, solve_margin
 from attnlab.svm.rows import check_selected
+from attnlab.theory.arrays import one_data_set
 from attnlab.theory.check import Check
-from attnlab.theory.svm.selections import each_solved
+from attnlab.theory.svm.selections import selection_count, solved_selections
 
 DEFINITION = "Definition 2"
 
@@ -213,26 +213,6 @@ def locally_optimal_selections(
     )
 
 
-def selection_count(tokens: Tokens) -> int:
-    """How many selections there are: the product over queries of the tokens each sees."""
-    return math.prod(int(k) for k in tokens.visible.sum(-1).ravel())
-
-
-def solved_selections(tokens: Tokens, limit: int) -> Iterator[tuple[NDArray[np.intp], MarginSolution]]:
-    """Each selection of visible tokens, in lexicographic order, with its max-margin solution (infeasible ones too)."""
-    one_data_set(tokens)
-    total, limit = selection_count(tokens), whole("limit", limit, 0)
-    if total > limit:
-        count = f"{total:.4g}" if total < LARGEST else "more than 1e308"
-        raise InputError(
-            message(
-                f"`tokens` have {count} selections; wanted at most `limit` = {limit}.",
-                "fewer sequences or tokens, or a larger limit; al.is_locally_optimal judges a single selection",
-            )
-        )
-    yield from each_solved(tokens)
-
-
 def scoring_head(head: HeadLike | None) -> TokenHead | Callable[[Any], Any] | None:
     """A head as `al.scores` takes it: a name becomes the head it stands for, "linear" that of `tokens.v`."""
     if not isinstance(head, str):
@@ -290,55 +270,34 @@ class Leads:
 
 
 def _judged(tokens: Tokens, chosen: NDArray[np.intp], solution: MarginSolution, leads: Leads) -> LocalOptimality:
-    shape = (*chosen.shape, tokens.T)
-    nothing = np.zeros(shape, dtype=bool)
-    if solution.support is None:
-        proven = solution.status is MarginStatus.INFEASIBLE
-        return LocalOptimality(
-            name=DEFINITION,
-            wanted=0.0,
-            margin=-np.inf,
-            holds=False,
-            feasible=solution.feasible,
-            decided=proven,
-            failing=np.zeros((0, len(shape)), dtype=np.intp),
-            lead=None,
-            empty=np.zeros(chosen.shape, dtype=bool),
-            ties=nothing,
-            solution=solution,
-            reason="no W separates it" if proven else f"undecided, {solution.reason}",
-        )
-    support, lead = solution.support, leads.over(chosen)
+    known, proven = solution.support is not None, solution.status is MarginStatus.INFEASIBLE
+    support = np.zeros((*chosen.shape, tokens.T), dtype=bool) if solution.support is None else solution.support
+    lead = leads.over(chosen)
     compares = tokens.visible.sum(-1) > 1
     failing = np.argwhere(support & (lead <= 0))
     reason = None
-    if len(failing):
+    if not known:
+        reason = "no W separates it" if proven else f"undecided, {solution.reason}"
+    elif len(failing):
         *query, token = (int(i) for i in failing[0])
         where = query[0] if len(query) == 1 else tuple(query)
         reason = f"{len(failing)} support tokens score no less, the first is token {token} of query {where}"
-    least = leads.least(lead, support)
+    least = leads.least(lead, support) if known else None
     return LocalOptimality(
         name=DEFINITION,
         value=least,
         wanted=0.0,
-        margin=least,
-        holds=not len(failing),
-        feasible=True,
-        decided=True,
+        margin=-np.inf if least is None else least,
+        holds=reason is None,
+        feasible=solution.feasible,
+        decided=known or proven,
         failing=failing,
         lead=least,
-        empty=compares & ~support.any(-1),
+        empty=compares & ~support.any(-1) & known,
         ties=support & (lead == 0),
         solution=solution,
         reason=reason,
     )
-
-
-def one_data_set(tokens: Tokens) -> Tokens:
-    """`tokens`, refused if it is something else or a batch."""
-    instance("tokens", tokens, Tokens, "al.Tokens")
-    no_batch("tokens", tokens, "tokens[i] is trial i, and its selection is run.selected[i]")
-    return tokens
 
 
 def checked(tokens: Tokens, selected: ArrayLike) -> NDArray[np.intp]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array, instance, one_of
+from attnlab.checks import instance, one_of
 from attnlab.data.scale import is_ordinary, length, lengths, rescaled, rows_to_one, spectral_norm
 from attnlab.data.selection import scores
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.theory.arrays import finite, one_data_set, within_float64
 from attnlab.theory.formula import AT_LEAST_ZERO, formula, keep
-from attnlab.theory.svm.geometry import one_data_set
 
 LOSSES = ("logistic", "exponential", "correlation")
 # e to this is a float64 number.
@@ -133,8 +133,8 @@ def lipschitz_constants(tokens: Tokens, loss: str | LossConstants = "logistic") 
     visible = tokens.visible.reshape(tokens.n, -1, tokens.T)  # (n, K, T)
     sizes = _spectral_norms(tokens.x[:, None] * visible[..., None]).reshape(tokens.y.shape)
     v, z = length(tokens.v), lengths(tokens.z)
-    _check_lengths("v", tokens.v, np.array(v))
-    _check_lengths("z", tokens.z, z)
+    within_float64("tokens.v", tokens.v, "lengths", np.array(v))
+    within_float64("tokens.z", tokens.z, "lengths", z)
     largest = max(v, float(z.max()), float(sizes.max()), used.M0, used.M1)
     least = min(float(np.min(part, where=part > 0, initial=1.0)) for part in (np.array(v), z, sizes))
     if largest < MODERATE and least > 1.0 / MODERATE:
@@ -154,15 +154,8 @@ def _spectral_norms(matrices: Array) -> Array:
         return np.linalg.norm(matrices, ord=2, axis=(-2, -1))
     flat, e = rows_to_one(matrices.reshape(*matrices.shape[:-2], -1))
     norms = rescaled(np.linalg.norm(flat.reshape(matrices.shape), ord=2, axis=(-2, -1)), e[..., 0])
-    _check_lengths("x", matrices, norms)
+    within_float64("tokens.x", matrices, "lengths", norms)
     return norms
-
-
-def _check_lengths(name: str, vectors: Array, measured: Array) -> None:
-    """Refuse vectors so long that their lengths, or spectral norms, are beyond float64."""
-    if not np.isfinite(measured).all():
-        largest = f"`tokens.{name}` has entries up to {np.abs(vectors).max():.1e}"
-        raise InputError(message(f"{largest}; lengths are beyond float64.", f"divide `{name}` by 2^10"))
 
 
 def _product(*factors: Array) -> Array:
@@ -176,7 +169,4 @@ def _product(*factors: Array) -> Array:
 
 
 def _spectral(name: str, value: ArrayLike) -> float:
-    matrix = finite_array(name, value)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise InputError(message(f"`{name}` has shape {matrix.shape}; wanted a finite matrix (d, m)."))
-    return spectral_norm(matrix)
+    return spectral_norm(finite(name, value, ("d", "m")))

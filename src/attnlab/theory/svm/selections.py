@@ -6,6 +6,7 @@ other selection that agrees on those queries, so these need not be solved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -14,8 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.checks import LARGEST, whole
 from attnlab.data.tokens import Tokens
+from attnlab.errors import InputError, message
 from attnlab.svm import MarginSolution, MarginStatus, solve_margin
+from attnlab.theory.arrays import one_data_set
 
 # Selections in one table of proofs, and axes that such a table may have: NumPy's arrays have 64 at most.
 BLOCK, AXES = 1_000_000, 32
@@ -23,8 +27,23 @@ BLOCK, AXES = 1_000_000, 32
 Solved = tuple[NDArray[np.intp], MarginSolution]
 
 
-def each_solved(tokens: Tokens) -> Iterator[Solved]:
-    """Each selection of visible tokens, in lexicographic order, with its max-margin solution."""
+def selection_count(tokens: Tokens) -> int:
+    """How many selections there are: the product over queries of the tokens each sees."""
+    return math.prod(int(k) for k in tokens.visible.sum(-1).ravel())
+
+
+def solved_selections(tokens: Tokens, limit: int) -> Iterator[Solved]:
+    """Each selection of visible tokens, in lexicographic order, with its max-margin solution (infeasible ones too)."""
+    one_data_set(tokens)
+    total, limit = selection_count(tokens), whole("limit", limit, 0)
+    if total > limit:
+        count = f"{total:.4g}" if total < LARGEST else "more than 1e308"
+        raise InputError(
+            message(
+                f"`tokens` have {count} selections; wanted at most `limit` = {limit}.",
+                "fewer sequences or tokens, or a larger limit; al.is_locally_optimal judges a single selection",
+            )
+        )
     choices = [np.flatnonzero(row) for row in tokens.visible.reshape(-1, tokens.T)]
     first = _first_of_table(choices)
     for begin in product(*choices[:first]):

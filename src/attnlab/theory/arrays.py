@@ -1,17 +1,24 @@
-"""What the functions of this package are given, checked once."""
+"""Arrays that theory is given, checked once, and results that leave float64, refused by the name of what was given."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.checks import finite_array
-from attnlab.data.tokens import Array
+from attnlab.checks import finite_array, instance, no_batch
+from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
 EPS = float(np.finfo(np.float64).eps)
 # Numbers that the largest array of a block of sequences may take: 64 MB.
 BLOCK = 8_000_000
+
+
+def one_data_set(tokens: Tokens) -> Tokens:
+    """`tokens`, refused if it is something else or a batch."""
+    instance("tokens", tokens, Tokens, "al.Tokens")
+    no_batch("tokens", tokens, "tokens[i] is trial i, and its selection is run.selected[i]")
+    return tokens
 
 
 def finite(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Array:
