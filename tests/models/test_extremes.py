@@ -15,7 +15,8 @@ import attnlab as al
 from attnlab import InputError
 from attnlab.models.extremes import ExtremeLayer, are_extreme, logits_overflow, prepared, token_powers
 from attnlab.models.heads import Linear
-from attnlab.models.layer import Layer, make_problem
+from attnlab.models.layer import Layer
+from attnlab.models.layer_problem import make_problem
 from attnlab.models.softmax import weights
 
 N, T, D = 2, 3, 2

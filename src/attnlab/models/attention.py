@@ -24,7 +24,8 @@ from attnlab.models.extremes import logits_overflow, prepared
 from attnlab.models.frame import make_frame
 from attnlab.models.functions import check_functions
 from attnlab.models.heads import Head, HeadLike, Linear, as_head
-from attnlab.models.layer import Layer, LayerProblem
+from attnlab.models.layer import Layer
+from attnlab.models.layer_problem import LayerProblem
 from attnlab.models.losses import Loss, LossLike
 from attnlab.models.model import (
     COPIES,

@@ -17,7 +17,8 @@ from jax import Array
 from attnlab.data.tokens import Array as NumpyArray, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import Head, Linear
-from attnlab.models.layer import SMALL, Evaluation, Layer, LayerProblem, above_top, make_problem
+from attnlab.models.layer import Layer, above_top
+from attnlab.models.layer_problem import Evaluation, LayerProblem, make_problem
 from attnlab.models.powers import (
     LOG2,
     Powers,
@@ -220,21 +221,11 @@ class ExtremeLayer(Layer):
         power = _of_tokens(problem) + (problem.powers.v if self.linear else 0)
         return peak + LOG2 * power + jnp.log(jnp.abs(drop))
 
-    def _drop(self, problem: LayerProblem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
-        """(y h(x_ref) - y h(o)) / e^peak, divided also by the powers of two of the tokens and of a linear head."""
-        if self.linear:
-            return super()._drop(problem, evaluation, off, peak)
-        picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
-        direction = jnp.sum(off[..., None] * (problem.x[:, None] - picked[:, :, None]), axis=2)
-        reference = picked + problem.common[:, None, :]
-        power = _of_tokens(problem)
-        middle = times_power(reference + 0.5 * jnp.exp(peak)[..., None] * direction, power[..., None])
-        slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
-        by_slope = -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
-        if self.quadratic:
-            return by_slope
-        by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
-        return jnp.where(peak > SMALL, times_power(by_values, -power), by_slope)
+    def _seen_by_head(self, problem: LayerProblem, outputs: Array) -> Array:
+        return times_power(outputs, _of_tokens(problem)[..., None])
+
+    def _to_tokens(self, problem: LayerProblem, values: Array) -> Array:
+        return times_power(values, -_of_tokens(problem))
 
     def _small_head_vector(self, params: Params, problem: LayerProblem) -> tuple[Array, Array]:
         """The vector of the linear head without its power of two, and that exponent."""

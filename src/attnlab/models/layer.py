@@ -13,22 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from attnlab.data.directions import misalignment_of_units, unit
-from attnlab.data.selection import optimal_tokens, scores
-from attnlab.data.tokens import Tokens
-from attnlab.errors import InputError, message
-from attnlab.models.frame import Frame
-from attnlab.models.heads import Head, Linear
+from attnlab.models.layer_problem import Evaluation, LayerProblem, View
 from attnlab.models.losses import MarginLoss
 from attnlab.models.motion import Motion, layer_motion
-from attnlab.models.powers import Powers
 from attnlab.models.problem import Seen
 from attnlab.models.reduction import Combined, Factored
 from attnlab.models.scaled import Params, ScaledGradient, finite_scale, norm_of, normalized, scaled, total_log_norm
@@ -37,64 +31,6 @@ from attnlab.models.softmax import NOISE, Weights, pull_back, softmax, weights
 # Above this log of the off-token weight a difference of two head values is accurate to 1e-11; below it so is the
 # midpoint rule.
 SMALL = -12.0
-
-
-class LayerProblem(NamedTuple):
-    """The arrays of one trial (or a batch), of NumPy, or of JAX inside of programs. There is always a query axis."""
-
-    x: Any  # (n, T, d) tokens, less what the tokens of a sequence have in common
-    common: Any  # (n, d) that common part: softmax does not see it, the head does
-    z: Any  # (n, K, d)
-    y: Any  # (n, K)
-    visible: Any  # (n, K, T), or None when all are
-    head: dict[str, Any]
-    reference: Any  # (n, K) token against which the excess loss is measured
-    reference_score: Any  # (n, K)
-    frame: Frame | None = None  # if W is given by its coordinates in this frame
-    powers: Powers | None = None  # if powers of two were taken out of the arrays; see `attnlab.models.extremes`
-    held: None = None  # the frame is what a layer is held in
-
-    def rows(self) -> Params:
-        """The arrays with one entry for each sequence."""
-        names = ("x", "common", "z", "y", "visible", "reference", "reference_score")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def alone(self, row: Params) -> LayerProblem:
-        """The problem of one sequence, given by its entries of `rows`."""
-        return self._replace(**{name: array[None] for name, array in row.items()})
-
-    def taken(self, which: Array) -> LayerProblem:
-        """The problem of some sequences, by their numbers."""
-        return self._replace(**{name: array[which] for name, array in self.rows().items()})
-
-
-class Evaluation(NamedTuple):
-    """Everything the model computes at one point, per query."""
-
-    logits: Array  # (n, K, T), -inf where masked
-    weights: Weights
-    margins: Array  # (n, K)
-    outputs: Array  # (n, K)
-    hidden: None = None
-
-    @property
-    def attention(self) -> Array:
-        """Attention weights (n, K, T)."""
-        return self.weights.probs
-
-
-class View(NamedTuple):
-    """What a metric of your own sees: one trial at one recorded step.
-
-    W is always there (K Q^T when those are trained). `logits` and `probs` have shape (n, K, T), `margins` (n, K),
-    with K = 1 for a single query.
-    """
-
-    params: Params
-    W: Array
-    logits: Array
-    probs: Array
-    margins: Array
 
 
 @dataclass(frozen=True)
@@ -238,20 +174,43 @@ class Layer:
         return peak + jnp.log(jnp.abs(drop))
 
     def _drop(self, problem: LayerProblem, evaluation: Evaluation, off: Array, peak: Array) -> Array:
-        """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref)."""
+        """(y h(x_ref) - y h(o)) / e^peak, with o - x_ref = e^peak sum_t off_t (x_t - x_ref).
+
+        By the slope of the head between both, where they are close; else by a difference of its values, unless that
+        is rounding and slopes agree with it: a head with a large constant part hides what small tokens add.
+        """
         if self.linear:
             return problem.y * jnp.sum(off * self._behind(problem), axis=-1)
         picked = jnp.take_along_axis(problem.x, problem.reference[..., None], axis=1)  # (n, K, d)
         # Not an einsum: XLA fuses this sum and never holds the (n, K, T, d) differences, which a dot would.
         direction = jnp.sum(off[..., None] * (problem.x[:, None] - picked[:, :, None]), axis=2)
         reference = picked + problem.common[:, None, :]
-        middle = reference + 0.5 * jnp.exp(peak)[..., None] * direction
-        slope = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))(problem.head, middle)
-        by_slope = -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
+        slope_of = jax.vmap(jax.vmap(jax.grad(self.head, argnums=1), (None, 0)), (None, 0))
+
+        def slope_at(share: float) -> Array:
+            """Of y h at this share of the way, along it, (n, K)."""
+            there = reference + share * jnp.exp(peak)[..., None] * direction
+            slope = slope_of(problem.head, self._seen_by_head(problem, there))
+            return -problem.y * jnp.einsum("nkd,nkd->nk", slope, direction)
+
+        by_slope = slope_at(0.5)
         if self.quadratic:
             return by_slope
-        by_values = (problem.reference_score - evaluation.margins) * jnp.exp(-jnp.maximum(peak, SMALL))
-        return jnp.where(peak > SMALL, by_values, by_slope)
+        shrink = jnp.exp(-jnp.maximum(peak, SMALL))
+        by_values = self._to_tokens(problem, (problem.reference_score - evaluation.margins) * shrink)
+        terms = jnp.abs(problem.reference_score) + jnp.abs(evaluation.margins)
+        rounding = self._to_tokens(problem, NOISE * terms * shrink)
+        by_slopes = 0.5 * (slope_at(0.25) + slope_at(0.75))
+        smooth = (jnp.abs(by_slopes - by_slope) <= rounding) & (jnp.abs(by_slopes - by_values) <= rounding)
+        return jnp.where(peak > SMALL, jnp.where(smooth, by_slopes, by_values), by_slope)
+
+    def _seen_by_head(self, problem: LayerProblem, outputs: Array) -> Array:
+        """Attention outputs (n, K, d), in units of the problem, as the head sees them."""
+        return outputs
+
+    def _to_tokens(self, problem: LayerProblem, values: Array) -> Array:
+        """What the head gives (n, K), in units of the tokens of the problem."""
+        return values
 
     def _behind(self, problem: LayerProblem) -> Array:
         """v.x_ref - v.x_t, (n, K, T), with rounding taken for zero."""
@@ -369,39 +328,3 @@ def product(params: Params) -> Array:
 def above_top(gain: Array, w: Weights) -> Array:
     """What each token gains less what the top one does."""
     return gain - jnp.sum(jnp.where(w.top, gain, 0.0), axis=-1, keepdims=True)
-
-
-def make_problem(tokens: Tokens, head: Head, valued: Tokens | None = None) -> LayerProblem:
-    """The arrays of `tokens` in the form the model works on; the reference is the token of best score.
-
-    The head sees the tokens of `valued`, if these are others.
-    """
-    lead = tokens.x.ndim - 3
-    single = tokens.K is None
-
-    def with_query_axis(a: np.ndarray) -> np.ndarray:
-        return np.expand_dims(a, lead + 1) if single else a
-
-    # What a sequence's visible tokens share cannot change a softmax; taking it out keeps the digits of the rest.
-    seen = tokens.visible if single else np.any(tokens.visible, axis=-2)
-    count = np.sum(seen, axis=-1)[..., None]
-    with np.errstate(over="ignore", invalid="ignore"):
-        common = np.where(seen[..., None], tokens.x, 0.0).sum(-2) / count
-        x = np.where(seen[..., None], tokens.x - common[..., None, :], 0.0)
-    if not np.isfinite(x).all():
-        largest = f"`x` has entries up to {np.abs(tokens.x).max():.1e}"
-        raise InputError(message(f"{largest}; sums of them are beyond 1.8e308.", "np.ldexp(x, -20) divides by 2^20"))
-    valued = tokens if valued is None else valued
-    scorer = None if isinstance(head, Linear) else head
-    reference, _ = optimal_tokens(valued, scorer, return_ties=True)
-    score = np.take_along_axis(scores(valued, scorer), reference[..., None], axis=-1)[..., 0]
-    return LayerProblem(
-        x=x,
-        common=common,
-        z=with_query_axis(tokens.z),
-        y=with_query_axis(tokens.y),
-        visible=None if tokens.mask is None else with_query_axis(tokens.mask),
-        head=head.constants(tokens),
-        reference=with_query_axis(reference),
-        reference_score=with_query_axis(score),
-    )

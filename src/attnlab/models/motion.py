@@ -19,7 +19,8 @@ from attnlab.models.reduction import Combined, Coordinates, reduce
 from attnlab.models.scaled import Params, ScaledGradient, Tree, log_norm, total_log_norm
 
 if TYPE_CHECKING:
-    from attnlab.models.layer import Layer, LayerProblem
+    from attnlab.models.layer import Layer
+    from attnlab.models.layer_problem import LayerProblem
     from attnlab.models.problem import Objective
 
 

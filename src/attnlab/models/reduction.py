@@ -23,7 +23,7 @@ from attnlab.models.powers import of_one_scale
 from attnlab.models.scaled import Value
 
 if TYPE_CHECKING:
-    from attnlab.models.layer import LayerProblem
+    from attnlab.models.layer_problem import LayerProblem
 
 EPS = float(np.finfo(np.float64).eps)
 

@@ -9,7 +9,7 @@
 """
 
 from attnlab.data.directions import cosine as cosine, misalignment as misalignment
-from attnlab.models.layer import View as View
+from attnlab.models.layer_problem import View as View
 from attnlab.train.descend import descend as descend, run_config as run_config
 from attnlab.train.flow import FlowProgress as FlowProgress, flow as flow
 from attnlab.train.flowtrajectory import FlowStatus as FlowStatus, FlowTrajectory as FlowTrajectory

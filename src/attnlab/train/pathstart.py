@@ -15,7 +15,7 @@ from attnlab.data.selection import TIE, scores, token_numbers
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.heads import Head
-from attnlab.models.layer import LayerProblem
+from attnlab.models.layer_problem import LayerProblem
 from attnlab.models.model import Data, Model, Shapes, Weights, unit_rows
 from attnlab.models.scaled import GivenWeights, Tree
 from attnlab.train.sphere import Cone, shield

@@ -23,7 +23,7 @@ from attnlab.data import (
 )
 from attnlab.data.tokens import Array
 from attnlab.models import gradient
-from attnlab.models.layer import View
+from attnlab.models.layer_problem import View
 from attnlab.optim import ngd
 from attnlab.optim.rule import StepRule
 from attnlab.svm import MarginSolutions, solve_margins
