@@ -110,10 +110,11 @@ def _kernel(side: str, jax: Any, al: Any, data: Any, model: Any, weights: Any) -
 
     if side == "attnlab":
         return lambda: al.theory.ntk(data, model, weights)
+    tokens = al.models.Problem.of(x=data.x, y=data.y)
 
     @jax.jit
     def product(weights: Any) -> Any:
-        jacobian = jax.jacrev(lambda w: model.outputs(w, data.x))(weights)
+        jacobian = jax.jacrev(lambda w: model.forward(w, tokens).outputs)(weights)
         flat = [j.reshape(data.n, -1) for j in jax.tree.leaves(jacobian)]
         return sum(j @ j.T for j in flat)
 

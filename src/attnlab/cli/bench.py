@@ -13,8 +13,8 @@ from attnlab.errors import AttnlabError
 
 @dataclass(frozen=True)
 class Bench:
-    """Time training against a plain PyTorch loop, the solver against cvxpy and tangent kernels against the product of
-    Jacobians, side by side, and print ratios."""
+    """Time training against a plain PyTorch loop, the solver against cvxpy, tangent kernels against the product of
+    Jacobians and transformers against PyTorch's, side by side, and print ratios."""
 
     quick: bool = False
     """Fewer steps and no growth table: a look in well under a minute."""
@@ -23,8 +23,8 @@ class Bench:
     out: Path | None = None
     """Also write the JSON to this file."""
 
-    only: Literal["descent", "margin", "kernel"] | None = None
-    """One of the benchmarks: training, the max-margin solver, or the tangent kernel."""
+    only: Literal["descent", "margin", "kernel", "vision"] | None = None
+    """One of the benchmarks: training, the max-margin solver, the tangent kernel, or transformers on images."""
 
     def run(self) -> int:
         from attnlab.data.writing import check_writable, make_folder, write_json
@@ -33,7 +33,7 @@ class Bench:
             make_folder(self.out.parent)
             check_writable(self.out)
         results = {}
-        for name in ("descent", "margin", "kernel"):
+        for name in ("descent", "margin", "kernel", "vision"):
             if self.only not in (None, name):
                 continue
             module = _benchmark(name)
