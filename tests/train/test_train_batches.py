@@ -234,6 +234,15 @@ def test_float32_follows_float64_for_a_while():
     assert (single.weights["A"] != double.weights["A"]).any()
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_float32_keeps_its_type_without_batches_too(name):
+    settings = {"model": TwoLayers(), "loss": "cross_entropy", "steps": 30}
+    single = al.descend(sequences(), RULES[name], precision="float32", **settings)
+    double = al.descend(sequences(), RULES[name], **settings)
+    np.testing.assert_array_equal(single.weights["A"], single.weights["A"].astype(np.float32))
+    np.testing.assert_allclose(single.weights["A"], double.weights["A"], rtol=2e-2, atol=2e-3)
+
+
 def test_what_a_model_draws_differs_from_step_to_step_and_is_left_out_of_records():
     data, model = sequences(), Noisy()
     run = al.descend(data, al.gd(0.1), model=model, loss="cross_entropy", batch=5, epochs=2)

@@ -18,6 +18,7 @@ from jax import Array
 
 from attnlab.models.problem import Problem
 from attnlab.models.scaled import Params, ScaledGradient, Tree, Value, total_log_norm
+from attnlab.train.typed import like
 
 BATCH_STREAM = 2  # of the numbers that a seed gives; starts are drawn from stream 1
 ORDERS, DRAWS = 0, 1  # of examples, and of what a model draws
@@ -114,8 +115,7 @@ def stochastic_step(
         batch = batch_at(batches, problem, feed, step, size)
         moves, next_state, gradient, _, capped = propose(batch, params, state)
         log_norm = total_log_norm(gradient.mantissa, gradient.log_scale)
-        moves = jax.tree.map(lambda move, p: move.astype(p.dtype), moves, params)
-        return moves, like(next_state, state), jnp.exp(log_norm.astype(float)), capped.astype(float)
+        return like(moves, params), like(next_state, state), jnp.exp(log_norm.astype(float)), capped.astype(float)
 
     if batches.last == batches.size:
         moves, next_state, gradient_norm, capped = take(batches.size)
@@ -141,14 +141,3 @@ def next_batch(batches: Batches, problem: Problem, feed: Feed, step: Array) -> P
     epoch = step // batches.per_epoch
     order = jax.lax.cond(step % batches.per_epoch == 0, lambda: order_of(batches, feed.key, epoch), lambda: feed.order)
     return batch_at(batches, problem, feed._replace(order=order), step, batches.size)
-
-
-def like(tree: Tree, model: Tree) -> Tree:
-    """The same with the types of another, which a loop must keep."""
-    return jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), tree, model)
-
-
-def like_params(state: Tree, params: Params) -> Tree:
-    """The state of a rule with its real numbers in the precision of the parameters."""
-    kind = next(iter(params.values())).dtype
-    return jax.tree.map(lambda a: a.astype(kind) if a.dtype.kind == "f" else a, state)

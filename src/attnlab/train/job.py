@@ -77,8 +77,8 @@ def make_job(
     add_axis = partial(_with_trials, data=data)
     problem, params = prepared.problem, prepared.params
     if batches is not None and getattr(problem, "powers", None) is not None:
-        problem_ = "`batch` is for data of ordinary scale; sums over these tokens leave float64."
-        raise InputError(message(problem_, "scale the tokens"))
+        refused = "`batch` is for data of ordinary scale; sums over these tokens leave float64."
+        raise InputError(message(refused, "np.ldexp(x, -20) divides by 2^20"))
     if not prepared.batched:
         problem, params = add_axis(problem), add_axis(params)
     portion = feeding.portion_of(model, batches)

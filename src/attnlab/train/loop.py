@@ -16,13 +16,14 @@ import optax
 from attnlab.errors import InputError, message
 from attnlab.models.scaled import Params, Tree, Value
 from attnlab.optim.rule import StepRule
-from attnlab.train.batches import Feed, like_params
+from attnlab.train.batches import Feed
 from attnlab.train.blocks import in_blocks
 from attnlab.train.ending import Record, lost, moves, same, standing_since, stands, stops_of
 from attnlab.train.job import Job
 from attnlab.train.metrics import UserFunctions
 from attnlab.train.program import Plan, Reads, advance, gradient_norms, make_room
 from attnlab.train.trajectory import Facts, Status, Trajectory, library_versions
+from attnlab.train.typed import in_precision_of
 from attnlab.train.watch import PATIENCE, Watch
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
@@ -63,12 +64,13 @@ class Loop:
         self.step, self.earlier = 0, 0.0
         self.params: Params = job.params
         self.state: Tree = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
+        self.state = in_precision_of(job.params, self.state)
         by_batches = job.batches is not None
         self.watching = not isinstance(rule, StepRule) and not by_batches
         # What a rule does on one batch does not tell what it will do on the next.
         self.settles = getattr(rule, "settles", False) and not by_batches
         if job.batches is not None:
-            self.state = (like_params(self.state, job.params), Feed.start(job.batches, seed, trials or 1))
+            self.state = (self.state, Feed.start(job.batches, seed, trials or 1))
         elif self.watching:
             self.state = (self.state, Watch.start(trials or 1))
         self.records: list[tuple[int, Record]] = []

@@ -17,6 +17,7 @@ from attnlab.models.problem import Objective, Seen
 from attnlab.models.scaled import Params, ScaledGradient, Tree, total_log_norm
 from attnlab.train.batches import Batches, Proposal, next_batch, stochastic_step
 from attnlab.train.metrics import UserFunctions, measure
+from attnlab.train.typed import like, moved
 from attnlab.train.watch import watched
 
 # How a rule takes gradients: as mantissa and log-scale; plain with the loss as extra argument; plain.
@@ -100,8 +101,8 @@ def advance(
                 return stochastic_step(batches, propose, problem, at, params, *state)
             if watching:
                 return watched(lambda p, s: propose(problem, p, s)[:4], params, *state)
-            moves, state = propose(problem, params, state)[:2]
-            return jax.tree.map(jnp.add, params, moves), state
+            moves, next_state = propose(problem, params, state)[:2]
+            return moved(params, moves), like(next_state, state)
 
         def measured(at: Array, params: Params, state: Tree) -> dict[str, Array]:
             of_rule = state[0] if watching or with_feed else state

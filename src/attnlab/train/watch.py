@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from attnlab.models.scaled import Params, ScaledGradient, Tree, Value
+from attnlab.train.typed import like, moved
 
 # Steps without a move and without a gradient after which a trial is left as it is. Rules that gather several gradients
 # before they move are given that long.
@@ -50,7 +51,7 @@ def watched(
         still=jnp.where(still, watch.still + 1, 0),
         underflow=jnp.where((watch.underflow < 0) & lost, watch.taken, watch.underflow),
     )
-    ahead = (jax.tree.map(jnp.add, params, moves), (next_state, seen))
+    ahead = (moved(params, moves), (like(next_state, state), seen))
     going = watch.still < PATIENCE
     return jax.tree.map(lambda new, old: jnp.where(going, new, old), ahead, (params, (state, watch)))
 
