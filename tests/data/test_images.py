@@ -334,3 +334,9 @@ def test_patches_train_an_encoder():
     assert al.Sequences.of(data) is data
     run = al.descend(data, al.gd(0.01), model=al.models.Encoder(width=4), steps=3)
     assert np.isfinite(run.metrics["loss"]).all()
+
+
+def test_facts_that_are_not_of_patches_do_not_break_the_way_back():
+    pictures = al.data.Images(pixels=np.zeros((2, 4, 4), dtype=np.uint8), y=[0, 1]).patches(2)
+    odd = al.Sequences(x=pictures.x, y=pictures.y, info={**pictures.info, "bytes": np.zeros(0)})
+    assert al.data.Images.from_patches(odd).pixels.dtype == np.float64

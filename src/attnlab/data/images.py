@@ -152,7 +152,7 @@ class Images:
         grid = data.x.reshape(data.n, rows, columns, side, side, channels)
         mean, std = _normalisation(data.info["mean"], data.info["std"], channels)
         pixels = _unscaled(grid.swapaxes(2, 3).reshape(data.n, height, width, channels), mean, std)
-        if data.info.get("bytes"):
+        if data.info.get("bytes") is True:  # whatever else stands there is not ours
             pixels = np.rint(BRIGHTEST * pixels).astype(np.uint8)
         gone = (*LAYOUT, "classes", "mean", "std", "bytes")
         info = {name: fact for name, fact in data.info.items() if name not in gone}
