@@ -316,3 +316,19 @@ def test_masks_and_ids_reach_the_model_with_their_batch():
     settings = {"model": Bag(), "loss": "cross_entropy", "batch": 4, "epochs": 5}
     run, same = al.descend(data, al.gd(0.1), **settings), al.descend(other, al.gd(0.1), **settings)
     np.testing.assert_array_equal(run.weights["E"], same.weights["E"])
+
+
+def test_metrics_are_taken_where_they_are_recorded_and_nowhere_else(monkeypatch):
+    """A run looks at the clock between its records; evaluating all examples there would take longer than its steps."""
+    monkeypatch.setattr("attnlab.train.loop.SECONDS_BETWEEN_LOOKS", 0.0)
+    taken = []
+
+    def counted(view):
+        jax.debug.callback(lambda value: taken.append(float(value)), view.params["A"][0, 0])
+        return view.params["A"][0, 0]
+
+    settings = {"model": TwoLayers(), "loss": "cross_entropy", "batch": 5, "metrics": {"counted": counted}}
+    run = al.descend(sequences(), al.gd(0.1), steps=9, record=[0, 6, 9], **settings)
+    jax.effects_barrier()
+    assert run.steps.tolist() == [0, 6, 9]
+    assert len(taken) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -124,7 +124,7 @@ class Loop:
                 return self.trajectory(Status.ALIGNED)
             lengths = _next_lengths(self.step, ahead, look, together)
             lap, before = time.perf_counter(), (self.step, self.params, self.state)
-            taken = self._advance(lengths, together, recording=bool(schedule))
+            taken = self._advance(lengths, together, recording=bool(schedule), wanted=wanted)
             lap = time.perf_counter() - lap
             reached = before[0] + np.cumsum(lengths)
             reached = reached[: self._until_the_end(before, lengths, taken, together, wanted)]
@@ -149,14 +149,21 @@ class Loop:
         """Time spent on this run so far, in all its parts."""
         return self.earlier + time.perf_counter() - self.began
 
-    def _advance(self, lengths: list[int], together: int, recording: bool) -> Record:
-        """Go through these intervals; the metrics at their ends, each (trials, together, ...)."""
+    def _advance(self, lengths: list[int], together: int, recording: bool, wanted: Set[int] = frozenset()) -> Record:
+        """Go through these intervals; the metrics at their ends, each (trials, together, ...).
+
+        In a run by batches metrics are taken only at `wanted` ends: others are there for a look at the clock.
+        """
         plan = self._plan(recording)
+        empty = [0] * (together - len(lengths))
+        ends = self.step + np.cumsum(lengths)
+        recorded = [int(end) in wanted for end in ends]
         self.params, self.state, metrics = in_blocks(
             partial(advance, objective=self.job.objective, plan=plan),
             (self.job.problem, self.params, self.state, self.job.compared, self.job.targets),
             self.step,
-            np.array(lengths + [0] * (together - len(lengths))),
+            np.array(lengths + empty),
+            np.array(recorded + [False] * len(empty)),
             len(lengths),
             compiled=self.compiled,
             alone=self.job.portion is not None,

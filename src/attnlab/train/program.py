@@ -55,6 +55,7 @@ def advance(
     targets: dict[str, Tree],
     begin: Array,
     lengths: Array,
+    recorded: Array,
     count: Array,
     *,
     objective: Objective,
@@ -62,7 +63,8 @@ def advance(
 ) -> tuple[Params, Tree, dict[str, Array]]:
     """`count` times: so many steps of every trial as `lengths` says next, then the metrics there; from step `begin` on.
 
-    One program for any schedule: both the number of steps and the number of records are arguments. The state of a rule
+    One program for any schedule: both the number of steps and the number of records are arguments. In a run by batches
+    metrics cost far more than a step, and are taken only where `recorded` says so (else zeros). The state of a rule
     comes with the `Feed` of a run by batches, or with a `Watch` over what a rule is given that does not read scaled
     gradients.
     """
@@ -122,12 +124,18 @@ def advance(
                 return metrics
             return metrics | {"capped_share": feed.capped / jnp.maximum(at, 1)}
 
+        def measured_if(wanted: Array, at: Array, params: Params, state: Tree) -> dict[str, Array]:
+            if batches is None:
+                return measured(at, params, state)
+            nothing = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+            return jax.lax.cond(wanted, lambda: measured(at, params, state), lambda: nothing)
+
         def interval(i: Array, carry: tuple[Array, Params, Tree, Tree]) -> tuple[Array, Params, Tree, Tree]:
             at, params, state, records = carry
             reached = at + lengths[i]
             params, state = jax.lax.fori_loop(at, reached, step, (params, state))
             if plan.recording:
-                now = measured(reached, params, state)
+                now = measured_if(recorded[i], reached, params, state)
                 records = jax.tree.map(lambda all, one: all.at[i].set(one), records, now)
             return reached, params, state, records
 
