@@ -15,6 +15,9 @@ STEPS = np.array([0, 10, 100, 1000])
 FACTS = {
     "rules": {name: name for name in RULES},
     "layers": LAYERS,
+    "sgd_step": 0.1,
+    "sngd_step": 0.001,
+    "adam_step": 0.001,
     "sngd_cap": 0.01,
     "sps_cap": 0.01,
     "images": "MNIST",
@@ -122,7 +125,7 @@ def test_it_is_drawn(norms, tmp_path):
     labelled = [axes for axes in picture.axes if axes.get_title(loc="left")]
     assert len(labelled) == (8 if norms else 5)
     words = [text.get_text() for text in picture.axes[5].get_legend().get_texts()]
-    assert words == ["SGD", "SNGD", "SPS", "Adam"]
+    assert words == ["SGD, step 0.1", "SNGD, step 0.001, cap 0.01", "SPS, cap 0.01", "Adam, step 0.001"]
 
 
 def test_settings_are_those_of_the_paper():

@@ -16,6 +16,7 @@ from attnlab.figures.figure import Arrays, Check, Facts, Figure, Finding
 from attnlab.figures.rates.curves import Look, number
 from attnlab.figures.rates.vision_runs import (
     METRICS,
+    OTHER_CAP,
     PAPER_CIFAR,
     PAPER_MNIST,
     QUICK_CIFAR,
@@ -31,7 +32,7 @@ LOOKS = {
     "sngd": Look("SNGD", BLUE, "-"),
     "sps": Look("SPS", GREEN, "-."),
     "adam": Look("Adam", ORANGE, "--"),
-    "sps_other": Look("SPS, cap 10 (control)", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
+    "sps_other": Look("SPS with the other cap", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
 }
 CAPPED = ("sngd", "sps", "sps_other")
 SIMILAR = 2.0  # a train loss that is smaller by less than this factor is called no significant gain
@@ -108,8 +109,8 @@ def cap_remark(arrays: Arrays, facts: Facts) -> str:
         share = 100 * end_of(arrays, "sps_other", "capped_share").mean()
         ratio = np.exp(log_ratio(arrays, "sgd", "sps_other")).mean()
         sentence += (
-            f" With the cap of Figure 7, 10, it decides {share:.0f} % of them, and SGD's train loss is {ratio:.2g} "
-            "times that of SPS (control, not judged)."
+            f" With cap {OTHER_CAP:g}, that of Figure 7, it decides {share:.0f} % of them, and SGD's train loss is "
+            f"{ratio:.2g} times that of SPS (a control, not judged)."
         )
     return sentence
 
@@ -167,7 +168,7 @@ def draw(arrays: Arrays, facts: Facts, *, norms: bool) -> Any:
             draw_norms(panel, arrays, facts, layer)
             panel.set_title(f"{letter}  {layer_words(layer)}")
         axes[2, 0].set_ylabel("norm / norm at the start")
-    for panel in axes[-1]:
+    for panel in (*axes[-1], capped):
         panel.set_xlabel("step")
     draw_legend(legend, train_loss, facts)
     return picture
@@ -229,7 +230,15 @@ def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
         f"{facts['seeds']} seeds: median, least to largest"
     )
     title = title.replace(", which stand in for ", "\nstand in for ")
-    handles, labels = described.get_legend_handles_labels()
+    handles, _ = described.get_legend_handles_labels()
+    settings = {
+        "sgd": f"step {facts['sgd_step']:g}",
+        "sngd": f"step {facts['sngd_step']:g}, cap {facts['sngd_cap']:g}",
+        "sps": f"cap {facts['sps_cap']:g}",
+        "adam": f"step {facts['adam_step']:g}",
+        "sps_other": f"cap {OTHER_CAP:g} (control)",
+    }
+    labels = [f"{LOOKS[name].label}, {settings[name]}" for name in facts["rules"]]
     panel.legend(handles, labels, loc="center", handlelength=3.2, title=title, alignment="left")
 
 
