@@ -125,7 +125,7 @@ PAPER_CIFAR = Setting(
 )
 QUICK_MNIST = replace(PAPER_MNIST, train=5_000, test=1_000, steps=1_000, patch=7, dim=64, head_dim=16)
 QUICK_CIFAR = replace(
-    PAPER_CIFAR, train=5_000, test=1_000, steps=600, patch=8, depth=4, heads=8, mlp=128, dim=64, head_dim=16
+    PAPER_CIFAR, train=4_000, test=500, steps=500, patch=8, depth=4, heads=8, mlp=128, dim=64, head_dim=16
 )
 SILENT = (
     "embedding width, width of a head, pooling, law of the positions, dropout, normalisation of pixels, seeds, and the "
