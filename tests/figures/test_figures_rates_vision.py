@@ -107,6 +107,11 @@ def test_the_table_and_the_note_tell_of_caps():
     assert "SGD's train loss is 10 times" in seen
 
 
+def test_the_mean_over_steps_is_that_of_straight_lines():
+    arrays = {"steps": np.array([0, 10, 100]), "sgd_loss": np.array([[2.0, 1.0, 0.0]])}
+    assert vision.mean_loss(arrays, "sgd").tolist() == [(15 + 45) / 100]
+
+
 def test_a_run_that_left_the_finite_numbers_is_told_and_is_no_success(tmp_path):
     arrays = made_up()
     arrays["sps_loss"][1, 2:] = np.nan
