@@ -173,26 +173,25 @@ def test_runs_at_a_tiny_setting(monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.setattr(vision_runs, "PARTS_OF_A_RUN", (0.0, 0.5, 1.0))
     monkeypatch.setattr(vision_runs, "setting_of", lambda *_: TINY)
-    monkeypatch.setattr(vision_runs.Setting, "rules", sgd_and_sps)
+    monkeypatch.setattr(vision_runs.Setting, "rules", only_sps)
     told = []
     arrays, facts = vision_runs.vision_data(
         Scale.SMOKE, lambda *parts: told.append(parts), paper=vision_runs.PAPER_MNIST, quick=TINY
     )
     assert arrays["steps"].tolist() == [0, 2, 4]
-    assert arrays["sps_loss"].shape == arrays["sgd_norm_block1_Q"].shape == (2, 3)
+    assert arrays["sps_loss"].shape == arrays["sps_norm_block1_Q"].shape == (2, 3)
     assert (arrays["sps_loss"][0] != arrays["sps_loss"][1]).all()
     np.testing.assert_array_equal(arrays["sps_capped_share"][:, -1], 1.0)  # its cap is far below its steps
-    assert "sgd_capped_share" not in arrays
     assert facts["stand-in"]
     assert facts["images"] == "8 x 8 digits of scikit-learn, which stand in for MNIST"
     assert facts["train"] == 100
-    assert told[-1][0] == told[-1][1] == 4
+    assert told[-1][0] == told[-1][1] == 2
 
 
-def sgd_and_sps(setting):
-    from attnlab.optim import gd, polyak
+def only_sps(setting):
+    from attnlab.optim import polyak
 
-    return {"sgd": gd(setting.sgd_step), "sps": polyak(cap=1e-6, floor=0.0)}
+    return {"sps": polyak(cap=1e-6, floor=0.0)}
 
 
 @pytest.mark.slow

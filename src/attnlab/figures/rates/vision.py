@@ -32,7 +32,7 @@ LOOKS = {
     "sngd": Look("SNGD", BLUE, "-"),
     "sps": Look("SPS", GREEN, "-."),
     "adam": Look("Adam", ORANGE, "--"),
-    "sps_other": Look("SPS with the other cap", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
+    "sps_other": Look("SPS (control)", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
 }
 CAPPED = ("sngd", "sps", "sps_other")
 SIMILAR = 2.0  # a train loss that is smaller by less than this factor is called no significant gain
@@ -256,7 +256,7 @@ def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
         "sngd": f"step {facts['sngd_step']:g}, cap {facts['sngd_cap']:g}",
         "sps": f"cap {facts['sps_cap']:g}",
         "adam": f"step {facts['adam_step']:g}",
-        "sps_other": f"cap {OTHER_CAP:g} (control)",
+        "sps_other": f"cap {OTHER_CAP:g}",
     }
     labels = [f"{LOOKS[name].label}, {settings[name]}" for name in facts["rules"]]
     panel.legend(handles, labels, loc="center", handlelength=3.2, title=title, alignment="left")
