@@ -27,7 +27,7 @@ from attnlab.figures.encoder.vision_runs import (
 )
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.multihead.heads import prefixed
-from attnlab.figures.rates.curves import plain_log
+from attnlab.figures.rates.curves import arrival, plain_log, spelt
 from attnlab.figures.style import new_figure, styled
 
 EPOCHS = 50  # as for the paper's other runs
@@ -59,7 +59,7 @@ class Plan:
 
 
 PLANS = {
-    Scale.SMOKE: Plan(280, 4, (16, 256), 2, 1, 1),
+    Scale.SMOKE: Plan(256, 30, (16, 256), 2, 1, 1),
     Scale.QUICK: Plan(4_000, 5, WIDTHS, 3, 1, 1),
     Scale.PAPER: Plan(60_000, EPOCHS, WIDTHS, 3, 3, EPOCHS),
 }
@@ -139,7 +139,7 @@ def regressed(
         "loss": "mean squared error, in float32",
         "reading": {"words": SETTING.words, **SETTING.facts()},
         "the step": "the paper states 0.1 for the classification and none here; 0.1 was tried too, with "
-        f"{plan.printed_seeds} seeds and {plan.printed_epochs} epochs",
+        f"seeds: {plan.printed_seeds}, epochs: {plan.printed_epochs}",
         "the paper does not say": f"step, epochs and widths of this figure; {OPEN}",
     }
     return arrays, facts
@@ -154,20 +154,24 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
         "mean training error over the epochs": finite(mean),
         "training error at the end": arrays["main_error"][..., -1],
         "squared error at the end": arrays["main_loss"][..., -1],
-        "epochs to 1 % of mistakes": arrival_at(arrays, facts, 0.01),
     }
+    table = seed_table(arrays["widths"], columns)
+    for row, times in zip(table.values(), arrivals(arrays, facts, 0.01), strict=True):
+        row["epochs to 1 % of mistakes, by seed"] = ", ".join(spelt(time) for time in times)
     return Finding.of(
         *checks,
-        table=seed_table(arrays["widths"], columns),
+        table=table,
         remarks=[narrow_remark(arrays, gap), printed_remark(arrays, facts)],
         brief=too_brief(facts, facts["epochs of the paper"]),
     )
 
 
-def arrival_at(arrays: Arrays, facts: Facts, share: float) -> Array:
-    """First recorded epoch with at most this share of mistakes, (scalings, widths, seeds); NaN if there is none."""
-    there = arrays["main_error"] <= 4.0 * share * facts["images to train on"]
-    return np.where(there.any(-1), arrays["epochs"][there.argmax(-1)], np.nan)
+def arrivals(arrays: Arrays, facts: Facts, share: float) -> Array:
+    """First recorded epoch with at most this share of mistakes: rows of seeds by width, then scaling."""
+    by_width = np.swapaxes(arrays["main_error"], 0, 1)  # (widths, scalings, seeds, records)
+    flat = by_width.reshape(-1, *by_width.shape[2:])
+    most = 4.0 * share * facts["images to train on"]
+    return np.stack([arrival(arrays["epochs"], errors, most) for errors in flat])
 
 
 def narrow_remark(arrays: Arrays, gap: Array) -> str:
@@ -189,12 +193,12 @@ def printed_remark(arrays: Arrays, facts: Facts) -> str:
         steps = [str(int(step)) for step in lost[i, j] if step >= 0]
         if steps:
             parts.append(f"{name} (step {', '.join(steps)})")
-    total = f"{int((lost >= 0).sum())} of {lost.size} runs"
-    if not parts:
-        ends = arrays["printed_loss"][..., -1]
-        squared = f"squared errors end at {ends.min():.2g} to {ends.max():.2g}"
-        return f"With step {PRINTED.step:g} no run of {lost.size} overflows; {squared}."
-    return f"With step {PRINTED.step:g}, that of the classification, {total} overflow: {'; '.join(parts)}."
+    where = f": {'; '.join(parts)}" if parts else ""
+    losses = arrays["printed_loss"]
+    worse = int((losses[..., -1] > losses[..., 0]).sum())
+    told = f"{int((lost >= 0).sum())} of {lost.size} runs overflow{where}"
+    more = f", and {worse} others end with a larger squared error than they began with" if worse else ""
+    return f"With step {PRINTED.step:g}, that of the classification, {told}{more}."
 
 
 @styled

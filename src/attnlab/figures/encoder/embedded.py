@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,11 +46,19 @@ def similarities(X: Array) -> Array:
     return products[np.triu_indices(len(X), 1)]
 
 
-def line_fit(values: Array) -> tuple[float, float]:
-    """Slope and R^2 of log P(value >= t) as a line in t, between the fitted quantiles.
+class Line(NamedTuple):
+    """A line fitted to log P, and how well it fits."""
 
-    >>> slope, fit = line_fit(-np.log(1.0 - (np.arange(2000) + 0.5) / 2000))
-    >>> round(slope, 2), fit > 0.999
+    slope: float
+    intercept: float
+    fit: float  # R^2
+
+
+def line_fit(values: Array) -> Line:
+    """log P(value >= t) as a line in t, between the fitted quantiles.
+
+    >>> line = line_fit(-np.log(1.0 - (np.arange(2000) + 0.5) / 2000))
+    >>> round(line.slope, 2), line.fit > 0.999
     (-1.0, True)
     """
     ordered = np.sort(values)
@@ -59,7 +67,8 @@ def line_fit(values: Array) -> tuple[float, float]:
     t, logs = ordered[inside], tail[inside]
     slope, intercept = np.polyfit(t, logs, 1)
     left = logs - slope * t - intercept
-    return float(slope), float(1.0 - (left**2).sum() / ((logs - logs.mean()) ** 2).sum())
+    fit = 1.0 - (left**2).sum() / ((logs - logs.mean()) ** 2).sum()
+    return Line(float(slope), float(intercept), float(fit))
 
 
 def similarity_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -91,23 +100,28 @@ def similarity_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], di
 
 
 def judge(arrays: Arrays, facts: Facts) -> Finding:
-    """The logarithm of the tail is a falling straight line, in every draw and with both laws."""
-    checks, columns = [], {}
+    """The logarithm of the tail is a falling line, straight in the mean over draws, with both laws.
+
+    The paper shows the mean of its runs, so that the mean is judged; draws that are less straight are counted.
+    """
+    checks, columns, curved = [], {}, 0
     for name, look in LOOKS.items():
-        fits = [line_fit(values) for values in arrays[f"{name}_values"]]
-        slopes, straight = (np.array(column) for column in zip(*fits, strict=True))
-        words = f"{look.label}: log P is a falling line in t (R^2 at least {STRAIGHT:g})"
-        checks.append(Check(words, (straight >= STRAIGHT) & (slopes < 0), at_least=1.0))
+        lines = [line_fit(values) for values in arrays[f"{name}_values"]]
+        slopes, fits = np.array([line.slope for line in lines]), np.array([line.fit for line in lines])
+        checks.append(Check(f"{look.label}: the line fitted to log P falls", slopes < 0, at_least=1.0))
+        checks.append(Check(f"{look.label}: log P is a line in t, R^2 at least {STRAIGHT:g}", fits, at_least=STRAIGHT))
+        curved += int((fits < STRAIGHT).sum())
         quantiles = np.quantile(arrays[f"{name}_values"], (0.01, 0.5, 0.99), axis=1)
         columns[look.label] = {
             "1 % quantile": spread(quantiles[0]),
             "median": spread(quantiles[1]),
             "99 % quantile": spread(quantiles[2]),
             "slope of log P": spread(slopes),
-            "R^2 of the line": spread(straight),
+            "R^2 of the line": spread(fits),
         }
+    counted = f"Single draws below R^2 = {STRAIGHT:g}: {curved} of {len(LAWS) * facts['draws']}."
     brief = "" if facts["MNIST"] else "The paper speaks of MNIST; these images only stand in for it."
-    return Finding.of(*checks, table=columns, remarks=[scale_remark(arrays, facts), LITERAL], brief=brief)
+    return Finding.of(*checks, table=columns, remarks=[counted, scale_remark(arrays, facts), LITERAL], brief=brief)
 
 
 LITERAL = (
@@ -146,15 +160,16 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
     for column, (name, look) in enumerate(LOOKS.items()):
         values = arrays[f"{name}_values"]
         t, share = tails(values)
-        slopes, fits = (np.array(part) for part in zip(*(line_fit(row) for row in values), strict=True))
+        fits = np.array([line_fit(row).fit for row in values])
         for panel in axes[:, column]:
-            shown = np.where(share > 0, share, np.nan) if panel is axes[1, column] else share
-            there = np.isfinite(shown).any(0)
-            band(panel, t[there], shown[:, there], color=look.color, style=look.style, label=look.label, share=1.0)
+            there = (share > 0).all(0) if panel is axes[1, column] else np.ones(len(t), dtype=bool)
+            band(panel, t[there], share[:, there], color=look.color, style=look.style, label=look.label, share=1.0)
             panel.set_xlabel("t")
-        low, high = np.quantile(values, FITTED)
-        pooled = np.log(1.0 - FITTED[0]) + np.median(slopes) * (np.array([low, high]) - low)
-        axes[1, column].plot([low, high], np.exp(pooled), color="black", linewidth=0.9, linestyle=":")
+        ends = np.quantile(values, FITTED)
+        line = line_fit(values.ravel())
+        axes[1, column].plot(
+            ends, np.exp(line.slope * ends + line.intercept), color="black", linewidth=0.9, linestyle=":"
+        )
         axes[0, column].set_title(f"{'ac'[column]}  {look.label}", fontweight="bold")
         axes[1, column].set_title(f"{'bd'[column]}  The same, log: R² {fits.min():.3f} to {fits.max():.3f}")
         plain_log(axes[1, column])
@@ -162,7 +177,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
         panel.set_ylabel("P(⟨XᵀX, X'ᵀX'⟩ ≥ t)")
     picture.supxlabel(
         f"{facts['images of a draw']} images of {facts['images']}. Line: median of {facts['draws']} draws; band: their "
-        "range; dotted: slope of the fitted line.",
+        "range, as far as all draws go; dotted: line fitted to all draws.",
         fontsize=7.5,
     )
     return picture

@@ -153,8 +153,8 @@ def draw_scalings(panel: Any, epochs: Array, values: Array) -> None:
 def scaling_legend(picture: Any, panel: Any, facts: Facts, more: str = "") -> None:
     """Both scalings, and how lines and bands are to be read."""
     title = (
-        f"One layer, one head, d = 64; {facts['images to train on']} images ({facts['images']}). Line: median of "
-        f"{facts['seeds']} seeds; band: their range.{more}"
+        f"One layer, one head, d = 64; {facts['images to train on']} images ({facts['images']}).\n"
+        f"Line: median of {facts['seeds']} seeds; band: their range.{more}"
     )
     picture.legend(
         *panel.get_legend_handles_labels(), loc="outside lower center", ncols=2, handlelength=3.2, title=title
@@ -186,7 +186,10 @@ def draw_losses(arrays: Arrays, facts: Facts) -> Any:
         plain_log(panel)
     below[0].set_title(f"d  {below[0].get_title(loc='left')}", fontweight="bold")
     below[0].set_ylabel("training loss (nats)")
-    more = f"\nd: other readings, {facts['seeds of other readings']} seeds, fewer epochs."
+    more = (
+        " b: short lines at the start, every seed at the end, dotted uniform attention.\n"
+        f"d: other readings, seeds: {facts['seeds of other readings']}, fewer epochs."
+    )
     scaling_legend(picture, top[0], facts, more)
     return picture
 
@@ -203,8 +206,10 @@ def draw_entropies(panel: Any, arrays: Arrays) -> None:
         starts = arrays["entropy_before"][i].mean(-1)
         panel.hlines(starts, places + shift - 0.13, places + shift + 0.13, color=look.color, linewidth=1.4)
     panel.set_xticks(places, labels=[str(width) for width in arrays["widths"]])
-    panel.set(xlabel="width m", ylabel="entropy of a row (nats)", ylim=(0, None))
-    panel.set_title("b  Attention: start (line), end (dots)", fontweight="bold")
+    most = float(np.log(arrays["maps"].shape[-1]))  # of uniform attention
+    panel.axhline(most, color="black", linewidth=0.8, linestyle=":")
+    panel.set(xlabel="width m", ylabel="entropy of a row (nats)", ylim=(0, 1.08 * most))
+    panel.set_title("b  Attention", fontweight="bold")
 
 
 def draw_maps(panels: Any, arrays: Arrays, facts: Facts) -> None:

@@ -45,8 +45,8 @@ class Plan:
 
 
 PLANS = {
-    Scale.SMOKE: Plan(500, 100, 3, (16, 256), 2, 2, (256,), 1),
-    Scale.QUICK: Plan(10_000, 2_000, 8, WIDTHS, 3, 3, (1024, 16384), 2),
+    Scale.SMOKE: Plan(500, 100, 12, (16, 256), 2, 8, (256,), 1),
+    Scale.QUICK: Plan(10_000, 2_000, 6, WIDTHS, 3, 3, (1024, 16384), 2),
     Scale.PAPER: Plan(60_000, 10_000, EPOCHS, WIDTHS, 3, EPOCHS, WIDTHS, 3),
 }
 
