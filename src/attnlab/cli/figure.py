@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Figures:
     """Draw figures of the papers from runs of our own: picture, data, and what was seen.
 
-    rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names.
+    rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names. encoder-4,
+    -6, -7 and -8 take MNIST from the folder that ATTNLAB_DATA names, else the digits of scikit-learn.
     """
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -60,7 +60,7 @@ class Plan:
 
 PLANS = {
     Scale.SMOKE: Plan(256, 30, (16, 256), 2, 1, 1),
-    Scale.QUICK: Plan(4_000, 5, WIDTHS, 3, 1, 1),
+    Scale.QUICK: Plan(2_048, 5, WIDTHS, 3, 1, 1),
     Scale.PAPER: Plan(60_000, EPOCHS, WIDTHS, 3, 3, EPOCHS),
 }
 

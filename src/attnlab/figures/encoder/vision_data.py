@@ -18,6 +18,7 @@ from attnlab.figures.multihead.heads import prefixed
 
 EPOCHS = 50  # the paper's
 SEED = 4  # of the choice of images
+FEW = 5  # epochs, whose middles are recorded too
 MAPPED = 50  # test images whose attention is compared before and after training
 KEPT = ("loss", "accuracy", "test_loss", "test_accuracy")
 COST = "about two hours on two cores, a quarter of an hour on a GPU"
@@ -46,7 +47,7 @@ class Plan:
 
 PLANS = {
     Scale.SMOKE: Plan(500, 100, 12, (16, 256), 2, 8, (256,), 1),
-    Scale.QUICK: Plan(10_000, 2_000, 6, WIDTHS, 3, 3, (1024, 16384), 2),
+    Scale.QUICK: Plan(10_000, 2_000, 3, WIDTHS, 3, 2, (1024, 16384), 1),
     Scale.PAPER: Plan(60_000, 10_000, EPOCHS, WIDTHS, 3, EPOCHS, WIDTHS, 3),
 }
 
@@ -73,14 +74,13 @@ def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[
     tests = seen.test.take(min(plan.test, seen.test.n), seed=SEED)
     data, test = seen.patches(images), seen.patches(tests)
     per_epoch = -(-data.n // min(MAIN.batch, data.n))
-    steps = [per_epoch * epoch for epoch in range(plan.epochs + 1)]
-    few = [per_epoch * epoch for epoch in range(plan.other_epochs + 1)]
+    steps, few = (record_steps(per_epoch, epochs) for epochs in (plan.epochs, plan.other_epochs))
     maps = Maps(test.rows(np.arange(min(MAPPED, test.n))), plan)
     arrays: dict[str, np.ndarray] = {
         "widths": np.array(plan.widths),
         "other_widths": np.array(plan.other_widths),
-        "epochs": np.arange(plan.epochs + 1),
-        "other_epochs": np.arange(plan.other_epochs + 1),
+        "epochs": np.array(steps) / per_epoch,
+        "other_epochs": np.array(few) / per_epoch,
         "picture": tests.pixels[0, :, :, 0] / tests.pixels.max(),
     }
     found = train_all(MAIN, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, begins, test=test, ended=maps.add)
@@ -115,6 +115,19 @@ def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[
         "loss": "cross entropy, in float32",
     }
     return arrays, facts
+
+
+def record_steps(per_epoch: int, epochs: int) -> list[int]:
+    """The end of every epoch, and its middle where there are few.
+
+    >>> record_steps(10, 2)
+    [0, 5, 10, 15, 20]
+    """
+    between = per_epoch // 2 if epochs <= FEW and per_epoch > 1 else per_epoch
+    return sorted(
+        {*range(0, epochs * per_epoch, per_epoch), *range(between, epochs * per_epoch + 1, per_epoch)}
+        | {epochs * per_epoch}
+    )
 
 
 class Maps:
