@@ -38,7 +38,7 @@ OFTEN = 5  # epochs that are recorded so
 KEPT = ("loss", "error")
 SETTING = replace(MAIN, step=0.01)
 PRINTED = MAIN  # step 0.1, which the paper states for the classification
-COST = "about half an hour on two cores, minutes on a GPU"
+COST = "estimated: an hour on two idle cores; on a GPU perhaps ten minutes, not measured"
 
 
 @dataclass(frozen=True)
