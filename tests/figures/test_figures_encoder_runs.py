@@ -18,11 +18,8 @@ def test_what_is_listed():
     listed = {figure.id: figure.status for figure in figures("encoder")}
     assert list(listed) == [f"encoder-{i}" for i in range(1, 10)]
     ready = {name for name, status in listed.items() if status == "ready"}
-    assert ready == {"encoder-2", "encoder-3", "encoder-5", "encoder-9"}
+    assert ready == set(listed) - {"encoder-1"}
     assert "text" in listed["encoder-1"]
-    for i in (4, 6, 7, 8):
-        assert "vision transformer" in listed[f"encoder-{i}"]
-        assert "MNIST" in listed[f"encoder-{i}"]
 
 
 def test_where_a_plan_looks():

@@ -70,6 +70,16 @@ def test_drawing_again_does_not_compute_again(tmp_path):
     assert computed == ["computing"] * 2
 
 
+def test_figures_of_the_same_runs_share_them(tmp_path):
+    computed = []
+    store = Store(tmp_path / "store")
+    other = replace(LINE, id="svm-98", shares="svm-99")
+    for figure in (LINE, other, replace(LINE, id="svm-97")):
+        make(figure, "smoke", out=tmp_path, store=store, on_part=lambda done, total, what: computed.append(what))
+    assert len(computed) == 2  # that of another id is its own
+    assert (tmp_path / "svm-98.png").exists()
+
+
 def test_the_note_of_ones_own_figure_does_not_speak_of_a_paper(tmp_path):
     make(LINE, "smoke", out=tmp_path)
     make(replace(LINE, id="mine-1"), "smoke", out=tmp_path)

@@ -139,6 +139,32 @@ def test_folded_products_give_the_same_outputs_and_gradients(heads):
         np.testing.assert_allclose(by_fold, by_plain, rtol=1e-12, atol=1e-12 * np.abs(by_plain).max())
 
 
+def test_models_that_differ_in_scales_alone_share_a_program():
+    settings = {"classes": 3, "patch": 2, "dim": 4, "mlp": 3}
+    root, linear = (VisionTransformer(**settings, scaling=scaling) for scaling in ("sqrt", "linear"))
+    assert root.compiled_as() == linear.compiled_as()
+    assert root.compiled_as() == VisionTransformer(**settings, position_scale=0.02).compiled_as()
+    assert root.compiled_as() != VisionTransformer(**settings, position_scale=0.0).compiled_as()
+    assert root.describe() != linear.describe()  # in the store they are two
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_runs_by_batches_know_their_scaling(precision):
+    """A head of width 4 with tau0 = 1/4 is one with tau0 = 1/2 and queries half as large."""
+    data = images(n=5)
+    settings = {"classes": 3, "patch": 2, "dim": 4, "mlp": 3, "heads": 1}
+    root, linear = (VisionTransformer(**settings, scaling=scaling) for scaling in ("sqrt", "linear"))
+    start = root.initial(data, 0)
+    halved = {**start, "block1_Q": start["block1_Q"] / 2}
+    first = [
+        al.descend(data, al.gd(0.1), model=model, init=init, batch=5, steps=1, precision=precision, record=[0, 1])
+        for model, init in ((linear, start), (root, halved))
+    ]
+    np.testing.assert_allclose(first[0].metrics["loss"][0], first[1].metrics["loss"][0], rtol=1e-6)
+    same = al.descend(data, al.gd(0.1), model=root, init=start, batch=5, steps=1, precision=precision, record=[0, 1])
+    assert same.metrics["loss"][0] != first[0].metrics["loss"][0]
+
+
 def test_products_are_folded_where_heads_are_wide():
     assert VisionTransformer(classes=3, patch=2, dim=8, head_dim=9).folded
     assert not VisionTransformer(classes=3, patch=2, dim=8, head_dim=8).folded

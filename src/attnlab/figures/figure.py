@@ -166,6 +166,7 @@ class Figure:
         judge: (arrays, facts) -> what was seen.
         missing: () -> what must be installed or built before it can be made; empty if nothing.
         inputs: () -> what decides the data beside code and scale, as the user's own files; plain JSON.
+        shares: id of the figure whose data these are, if they are another's: runs that were kept for it serve both.
     """
 
     id: str
@@ -176,6 +177,7 @@ class Figure:
     judge: Callable[[Arrays, Facts], Finding]
     missing: Callable[[], str] = lambda: ""
     inputs: Callable[[], Any] = lambda: None
+    shares: str = ""
 
     @property
     def paper(self) -> str:
@@ -275,7 +277,7 @@ def make(
         return arrays, {**facts, "seconds": time.perf_counter() - began}
 
     config = {
-        "id": figure.id,
+        "id": figure.shares or figure.id,
         "scale": scale.value,
         "version": __version__,
         "inputs": figure.inputs(),

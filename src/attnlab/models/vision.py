@@ -9,16 +9,18 @@ tokens, goes through a last norm and a linear head. Attention of a head is
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attnlab.checks import flag, instance, number, one_of, whole
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
-from attnlab.models.model import Model, Weight
+from attnlab.models.model import Model, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params, Value
@@ -193,6 +195,15 @@ class VisionTransformer(Model[Sequences]):
             shapes |= _linear("mlp2", self.dim, self.mlp)
         return shapes
 
+    def constants(self, data: Sequences, weights: Weights) -> dict[str, np.ndarray]:
+        """The scale inside the softmax, which enters as data: both scalings share a program."""
+        lead = () if data.trials is None else (data.trials,)
+        return {"tau0": np.full(lead, self.tau0)}
+
+    def compiled_as(self) -> VisionTransformer:
+        """The same less the scaling, and less the law of positions, which only starts know."""
+        return replace(self, scaling="sqrt", position_scale=1.0 if self.position_scale else 0.0)
+
     # On one example.
 
     def output(self, weights: Params, example: Example) -> Array:
@@ -201,11 +212,18 @@ class VisionTransformer(Model[Sequences]):
         for block in range(1, self.depth + 1):
             prefix = f"block{block}_"
             own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+            own["tau0"] = self._tau0(own, example)
             tokens = self._block(own, tokens, visible, example.key, block)
         seen = tokens[0] if self.pool == "cls" else _mean(tokens, visible)
         if self.norm:
             seen = layer_norm(seen, weights["head_gain"], weights["head_shift"])
         return jnp.asarray(weights["head_W"]) @ seen + weights["head_b"]
+
+    def _tau0(self, weights: Params, example: Example) -> Value:
+        """The scale inside the softmax of a block: learned, or that of the scaling."""
+        if self.locality:
+            return jnp.exp(weights["log_tau"])
+        return jnp.asarray(self.tau0) if example.constants is None else example.constants["tau0"]
 
     def _embedded(self, weights: Params, example: Example) -> tuple[Array, Array | None]:
         """Tokens (T, dim) with class token and positions, and which of them are there."""
@@ -246,7 +264,7 @@ class VisionTransformer(Model[Sequences]):
             queries = jnp.einsum("td,hkd->htk", tokens, Q)
             keys = jnp.einsum("td,hkd->htk", tokens, K)
             logits = jnp.einsum("htk,hsk->hts", queries, keys)
-        logits = logits * (jnp.exp(weights["log_tau"]) if self.locality else self.tau0)
+        logits = logits * weights["tau0"]
         attention = self._dropped(softmax(self._masked(logits, visible)), key, 10 * block + 3)
         if self.folded:
             mixed = jnp.einsum("hts,sd->htd", attention, tokens)

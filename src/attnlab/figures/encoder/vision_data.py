@@ -1,0 +1,178 @@
+"""The data of figures 4 and 7: both scalings in a vision transformer on MNIST, at several widths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnlab.claims.scale import Scale
+from attnlab.data.sequences import Sequences
+from attnlab.data.tokens import Array
+from attnlab.figures.encoder.pictures import Pictures, pictures
+from attnlab.figures.encoder.vision_runs import CHOICE, MAIN, OPEN, OTHERS, SCALINGS, WIDTHS, train_all
+from attnlab.figures.figure import Tell
+from attnlab.figures.multihead.heads import prefixed
+
+EPOCHS = 50  # the paper's
+SEED = 4  # of the choice of images
+FEW = 5  # epochs, whose middles are recorded too
+MAPPED = 50  # test images whose attention is compared before and after training
+KEPT = ("loss", "accuracy", "test_loss", "test_accuracy")
+# By the seconds of a step that were measured on two idle cores: 0.01, 0.01 and 0.035 by width. No GPU was at hand.
+COST = "estimated: two to three hours on two idle cores; on a GPU perhaps a quarter of an hour, not measured"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is trained: the main reading, and the others on fewer seeds and epochs."""
+
+    images: int
+    test: int
+    epochs: int
+    widths: tuple[int, ...]
+    seeds: int
+    other_epochs: int
+    other_widths: tuple[int, ...]
+    other_seeds: int
+
+    @property
+    def runs(self) -> int:
+        """How many in all."""
+        main = len(self.widths) * self.seeds
+        others = len(OTHERS) * len(self.other_widths) * self.other_seeds
+        return len(SCALINGS) * (main + others)
+
+
+PLANS = {
+    Scale.SMOKE: Plan(500, 100, 12, (16, 256), 2, 8, (256,), 1),
+    Scale.QUICK: Plan(10_000, 2_000, 3, WIDTHS, 3, 2, (1024, 16384), 1),
+    Scale.PAPER: Plan(60_000, 10_000, EPOCHS, WIDTHS, 3, 10, (1024, 16384), 2),
+}
+
+
+def vision_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The runs behind figures 4 and 7: every reading, width, scaling and seed, with attention before and after."""
+    plan, seen = PLANS[scale], pictures(scale)
+    done = 0
+
+    def begins(words: str) -> None:
+        nonlocal done
+        cost = f" ({COST})" if scale is Scale.PAPER else ""
+        tell(done, plan.runs, words + cost)
+        done += 1
+
+    arrays, facts = trained(plan, seen, begins)
+    tell(plan.runs, plan.runs, "done")
+    return arrays, facts | ({"cost": COST} if scale is Scale.PAPER else {})
+
+
+def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """All runs of a plan on these images."""
+    images = seen.train.take(min(plan.images, seen.train.n), seed=SEED)
+    tests = seen.test.take(min(plan.test, seen.test.n), seed=SEED)
+    data, test = seen.patches(images), seen.patches(tests)
+    per_epoch = -(-data.n // min(MAIN.batch, data.n))
+    steps, few = (record_steps(per_epoch, epochs) for epochs in (plan.epochs, plan.other_epochs))
+    maps = Maps(test.rows(np.arange(min(MAPPED, test.n))), plan)
+    arrays: dict[str, np.ndarray] = {
+        "widths": np.array(plan.widths),
+        "other_widths": np.array(plan.other_widths),
+        "epochs": np.array(steps) / per_epoch,
+        "other_epochs": np.array(few) / per_epoch,
+        "picture": tests.pixels[0, :, :, 0] / tests.pixels.max(),
+    }
+    found = train_all(MAIN, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, begins, test=test, ended=maps.add)
+    arrays |= prefixed("main", found) | maps.arrays
+    for name, setting in OTHERS.items():
+        found = train_all(
+            setting,
+            data,
+            seen.patch,
+            plan.other_widths,
+            plan.other_seeds,
+            few,
+            KEPT,
+            lambda words, of=setting.words: begins(f"{of}: {words}"),
+            test=test,
+        )
+        arrays |= prefixed(name, found)
+    facts = {
+        **seen.facts(images, tests),
+        "label of the image shown": int(tests.y[0]),
+        "epochs": plan.epochs,
+        "epochs of the paper": EPOCHS,
+        "epochs of other readings": plan.other_epochs,
+        "seeds": plan.seeds,
+        "seeds of other readings": plan.other_seeds,
+        "steps of an epoch": per_epoch,
+        "main reading": {"words": MAIN.words, **MAIN.facts()},
+        "other readings": {name: setting.words for name, setting in OTHERS.items()},
+        "the paper does not say": OPEN,
+        "how the main reading was chosen": CHOICE,
+        "images of attention": maps.data.n,
+        "loss": "cross entropy, in float32",
+    }
+    return arrays, facts
+
+
+def record_steps(per_epoch: int, epochs: int) -> list[int]:
+    """The end of every epoch, and its middle where there are few.
+
+    >>> record_steps(10, 2)
+    [0, 5, 10, 15, 20]
+    """
+    between = per_epoch // 2 if epochs <= FEW and per_epoch > 1 else per_epoch
+    return sorted(
+        {*range(0, epochs * per_epoch, per_epoch), *range(between, epochs * per_epoch + 1, per_epoch)}
+        | {epochs * per_epoch}
+    )
+
+
+class Maps:
+    """Attention of test images before and after training: entropies, how far it moved, and the maps of one image."""
+
+    def __init__(self, data: Sequences, plan: Plan) -> None:
+        self.data = data
+        shape = (len(SCALINGS), len(plan.widths), plan.seeds)
+        self.arrays: dict[str, np.ndarray] = {
+            name: np.full(shape, np.nan) for name in ("entropy_before", "entropy_after", "moved")
+        }
+        self.arrays["maps"] = np.full((*shape[:2], 2, data.T, data.T), np.nan)
+
+    def add(self, place: tuple[int, int, int], model: Any, run: Any) -> None:
+        """What one run did to it; nothing if it overflowed."""
+        if int(run.lost_at) >= 0:
+            return
+        before, after = (self._attention(model, weights) for weights in (run.initial, run.weights))
+        self.arrays["entropy_before"][place] = entropy(before).mean()
+        self.arrays["entropy_after"][place] = entropy(after).mean()
+        self.arrays["moved"][place] = moved(before, after).mean()
+        if place[2] == 0:
+            self.arrays["maps"][place[:2]] = before[0], after[0]
+
+    def _attention(self, model: Any, weights: Any) -> Array:
+        """Of the one head, (images, T, T); a row is what one token looks at."""
+        attention = model.attention(self.data, weights)
+        return attention.reshape(self.data.n, self.data.T, self.data.T)
+
+
+def entropy(attention: Array) -> Array:
+    """Of every row, in nats: log T where it is uniform, 0 where one token takes all.
+
+    >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
+    [0.693, 0.0]
+    """
+    logs = np.log(np.where(attention > 0, attention, 1.0))
+    return np.abs((attention * logs).sum(-1))
+
+
+def moved(before: Array, after: Array) -> Array:
+    """The share of attention that went to other tokens, of every row.
+
+    >>> moved(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5])).tolist()
+    0.5
+    """
+    return 0.5 * np.abs(after - before).sum(-1)

