@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Figures:
     """Draw figures of the papers from runs of our own: picture, data, and what was seen.
 
-    rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names. rates-6, -7,
-    encoder-4, -6, -7 and -8 take MNIST and CIFAR-10 from where `attnlab data` finds them, else these digits, and say so.
+    rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names. rates-6,
+    rates-7, encoder-4, -6, -7 and -8 take MNIST and CIFAR-10 from where `attnlab data` finds them, else these digits.
     """
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -102,7 +102,8 @@ def similarity_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], di
 def judge(arrays: Arrays, facts: Facts) -> Finding:
     """The logarithm of the tail is a falling line, straight in the mean over draws, with both laws.
 
-    The paper shows the mean of its runs, so that the mean is judged; draws that are less straight are counted.
+    The paper plots ten runs and speaks of decay; here the mean over draws is judged, and draws that are less straight
+    are counted and told beside it.
     """
     checks, columns, curved = [], {}, 0
     for name, look in LOOKS.items():
@@ -119,7 +120,10 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
             "slope of log P": spread(slopes),
             "R^2 of the line": spread(fits),
         }
-    counted = f"Single draws below R^2 = {STRAIGHT:g}: {curved} of {len(LAWS) * facts['draws']}."
+    counted = (
+        f"Judged is the mean over draws; single draws below R^2 = {STRAIGHT:g}: {curved} of "
+        f"{len(LAWS) * facts['draws']}, so that asking it of every draw would {'fail' if curved else 'hold too'}."
+    )
     brief = "" if facts["MNIST"] else "The paper speaks of MNIST; these images only stand in for it."
     return Finding.of(*checks, table=columns, remarks=[counted, scale_remark(arrays, facts), LITERAL], brief=brief)
 
