@@ -26,7 +26,7 @@ def test_tails_are_judged():
     good = embedded.judge(made_up(), FACTS)
     assert good.verdict is Verdict.HOLDS, good.seen
     json.dumps(good.to_json(), allow_nan=False)
-    assert "Single draws below R^2 = 0.95: 0 of 20" in good.seen
+    assert "single draws below R^2 = 0.95: 0 of 20, so that asking it of every draw would hold too" in good.seen
     bad = embedded.judge(made_up("two heaps"), FACTS)
     assert bad.verdict is Verdict.FAILS
     assert "positions N(0, 1): log P is a line" in bad.seen.split("Not seen:")[1]

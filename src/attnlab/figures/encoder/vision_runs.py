@@ -103,8 +103,8 @@ OPEN = (
     "start of the weights"
 )
 CHOICE = (
-    "three readings are run here: a head on the mean or on a class token, positions of deviation 1 or 0.02. The one that "
-    "was known to show most of what the paper says is shown large, the two others beside it with fewer seeds and epochs"
+    "three readings are run here: a head on the mean or on a class token, positions of deviation 1 or 0.02. The one "
+    "known to show most of what the paper says is shown large, the two others beside it with fewer seeds and epochs"
 )
 
 
