@@ -22,6 +22,7 @@ from attnlab.figures.encoder.vision_runs import (
     mean_over_time,
     seed_table,
     slower_check,
+    told,
     too_brief,
     train_all,
 )
@@ -75,17 +76,8 @@ def training_error(view: Any) -> Any:
 def regression_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Training errors by width, scaling and seed, with a step that works and with that of the classification."""
     plan, seen = PLANS[scale], pictures(scale)
-    done = 0
-
-    def begins(words: str) -> None:
-        nonlocal done
-        cost = f" ({COST})" if scale is Scale.PAPER else ""
-        tell(done, plan.runs, words + cost)
-        done += 1
-
-    arrays, facts = regressed(plan, seen, begins)
-    tell(plan.runs, plan.runs, "done")
-    return arrays, facts | ({"cost": COST} if scale is Scale.PAPER else {})
+    cost = COST if scale is Scale.PAPER else ""
+    return told(lambda begins: regressed(plan, seen, begins), plan.runs, tell, cost)
 
 
 def record_steps(per_epoch: int, epochs: int) -> list[int]:

@@ -12,7 +12,7 @@ from attnlab.claims.scale import Scale
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 from attnlab.figures.encoder.pictures import Pictures, pictures
-from attnlab.figures.encoder.vision_runs import CHOICE, MAIN, OPEN, OTHERS, SCALINGS, WIDTHS, train_all
+from attnlab.figures.encoder.vision_runs import CHOICE, MAIN, OPEN, OTHERS, SCALINGS, WIDTHS, told, train_all
 from attnlab.figures.figure import Tell
 from attnlab.figures.multihead.heads import prefixed
 
@@ -56,17 +56,8 @@ PLANS = {
 def vision_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The runs behind figures 4 and 7: every reading, width, scaling and seed, with attention before and after."""
     plan, seen = PLANS[scale], pictures(scale)
-    done = 0
-
-    def begins(words: str) -> None:
-        nonlocal done
-        cost = f" ({COST})" if scale is Scale.PAPER else ""
-        tell(done, plan.runs, words + cost)
-        done += 1
-
-    arrays, facts = trained(plan, seen, begins)
-    tell(plan.runs, plan.runs, "done")
-    return arrays, facts | ({"cost": COST} if scale is Scale.PAPER else {})
+    cost = COST if scale is Scale.PAPER else ""
+    return told(lambda begins: trained(plan, seen, begins), plan.runs, tell, cost)
 
 
 def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
-from attnlab.figures.figure import Check
+from attnlab.figures.figure import Check, Tell
 from attnlab.figures.rates.curves import Look, number
 from attnlab.figures.style import BLUE, ORANGE
 
@@ -106,6 +106,23 @@ CHOICE = (
     "three readings are run here: a head on the mean or on a class token, positions of deviation 1 or 0.02. The one "
     "known to show most of what the paper says is shown large, the two others beside it with fewer seeds and epochs"
 )
+
+
+Data = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays and facts of a figure
+
+
+def told(train: Callable[[Callable[[str], None]], Data], runs: int, tell: Tell, cost: str) -> Data:
+    """`train(begins)`, which calls `begins(words)` before each of its runs; a `cost` is told with each, and kept."""
+    done = 0
+
+    def begins(words: str) -> None:
+        nonlocal done
+        tell(done, runs, f"{words} ({cost})" if cost else words)
+        done += 1
+
+    arrays, facts = train(begins)
+    tell(runs, runs, "done")
+    return arrays, facts | ({"cost": cost} if cost else {})
 
 
 def at_steps(run: Trajectory, name: str, steps: Sequence[int]) -> Array:
