@@ -38,8 +38,7 @@ def softmax(logits: Array) -> Array:
     """Softmax along the last axis, with a derivative that stays accurate under saturation.
 
     With m the largest token, `S' g = D^T (diag(s) - s s^T) D g`, where `(D g)_t = g_t - g_m`: no cancellation, in
-    forward and in reverse mode, and so in derivatives of any order. Logits of -inf give exact zeros. In float32 the
-    derivative is the plain one.
+    forward and in reverse mode, and so in derivatives of any order. Logits of -inf give exact zeros.
 
     >>> import jax, jax.numpy as jnp
     >>> slope = jax.grad(lambda a: softmax(a)[0])(jnp.array([60.0, 0.0]))  # s_0 s_1 = e^-60
@@ -65,8 +64,6 @@ def _derivative(primals: tuple[Array], tangents: tuple[Array | ad.Zero], *, axis
     s = softmax_p.bind(logits, axis=axis)
     if isinstance(tangent, ad.Zero):
         return s, jnp.zeros_like(s)
-    if s.dtype == jnp.float32:  # deep networks: saturation is out of their reach, and speed is not
-        return s, s * (tangent - jnp.sum(s * tangent, axis=axis, keepdims=True))
     top = first_largest(jax.lax.stop_gradient(logits), axis)
     centred = tangent - jnp.sum(jnp.where(top, tangent, 0.0), axis=axis, keepdims=True)
     off = jnp.where(top, 0.0, s * (centred - jnp.sum(s * centred, axis=axis, keepdims=True)))

@@ -265,7 +265,7 @@ class VisionTransformer(Model[Sequences]):
             keys = jnp.einsum("td,hkd->htk", tokens, K)
             logits = jnp.einsum("htk,hsk->hts", queries, keys)
         logits = logits * weights["tau0"]
-        attention = self._dropped(softmax(self._masked(logits, visible)), key, 10 * block + 3)
+        attention = self._dropped(_attention(self._masked(logits, visible)), key, 10 * block + 3)
         if self.folded:
             mixed = jnp.einsum("hts,sd->htd", attention, tokens)
             added = jnp.einsum("htd,hed->te", mixed, jnp.einsum("ehk,hkd->hed", out, V))
@@ -286,6 +286,11 @@ class VisionTransformer(Model[Sequences]):
             return values
         stays = jax.random.bernoulli(jax.random.fold_in(key, place), 1.0 - self.dropout, values.shape)
         return jnp.where(stays, values / (1.0 - self.dropout), 0.0)
+
+
+def _attention(logits: Array) -> Array:
+    """Softmax along the last axis: accurate under saturation, but in float32, whose users want speed, JAX's own."""
+    return jax.nn.softmax(logits, axis=-1) if logits.dtype == jnp.float32 else softmax(logits)
 
 
 def layer_norm(values: Array, gain: Value, shift: Value) -> Array:

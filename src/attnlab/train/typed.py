@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from attnlab.models.scaled import Params, Tree
+from attnlab.models.scaled import Params, Tree, in_single
 
 
 def moved(params: Params, moves: Params) -> Params:
@@ -19,6 +19,7 @@ def like(tree: Tree, model: Tree) -> Tree:
 
 
 def in_precision_of(params: Params, state: Tree) -> Tree:
-    """The state of a rule with its real numbers in the precision of the parameters."""
-    kind = next(iter(params.values())).dtype
-    return jax.tree.map(lambda a: a.astype(kind) if a.dtype.kind == "f" else a, state)
+    """The state of a rule, in float32 where the parameters are; what a foreign rule holds in float32 it keeps so."""
+    if not in_single(params):
+        return state
+    return jax.tree.map(lambda a: a.astype(jnp.float32) if a.dtype == jnp.float64 else a, state)
