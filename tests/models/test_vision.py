@@ -302,3 +302,9 @@ def test_data_that_do_not_fit_are_refused_by_name():
         VisionTransformer(classes=3, patch=2, tokenization="shifted").initial(masked)
     with pytest.raises(al.InputError, match=r"wanted al\.Sequences of patches"):
         VisionTransformer(classes=3, patch=2).initial(al.data.sphere(n=2, T=2, d=4))
+
+
+def test_a_run_of_many_weights_prints_in_one_short_line():
+    run = al.descend(images(), al.gd(0.1), model=KINDS["usual"], batch=3, steps=0, record=None)
+    assert f"gd on {len(run.weights)} weights" in repr(run)
+    assert len(repr(run)) < 100

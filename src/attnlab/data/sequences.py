@@ -55,11 +55,14 @@ class Sequences(Sized):
         info: Mapping[str, Any] | None = None,
     ) -> None:
         ids_ = None if ids is None else _token_ids(ids)
-        if x is None and ids_ is None:
+        if x is not None:
+            x_ = token_array(x)
+        elif ids_ is not None:
+            x_ = np.zeros((*ids_.shape, 0))
+        else:
             raise InputError(
                 message("`x` is missing; wanted tokens (n, T, d), or `ids` (n, T).", "al.Sequences(x=, y=)")
             )
-        x_ = np.zeros((*ids_.shape, 0)) if x is None else token_array(x)  # type: ignore[union-attr]
         y_ = finite_array("y", y)
         if y_.shape != x_.shape[:-2]:
             what = f"`ids` of shape {x_.shape[:-1]}" if x is None else f"`x` of shape {x_.shape}"

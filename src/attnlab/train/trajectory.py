@@ -19,6 +19,7 @@ from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
+NAMED = 8  # weights that a run prints by name
 Facts: TypeAlias = dict[str, Any]  # what is written as JSON: settings, versions, and how a run ended
 
 
@@ -187,7 +188,8 @@ class Trajectory(Saved):
         trials = "" if self.trials is None else f"trials={self.trials}, "
         loss = f", loss={np.median(self.metrics['loss'][..., -1]):.4g}" if len(self.steps) else ""
         rule = self.config["rule"]["name"]
-        what = f"{rule} on {'+'.join(self.weights)}"
+        trained = "+".join(self.weights) if len(self.weights) <= NAMED else f"{len(self.weights)} weights"
+        what = f"{rule} on {trained}"
         where = f"{trials}step={self.last_step}{loss}, norm={self._norm(self.trials):.4g}"
         return f"Trajectory({what}, {where}, {self.status.name.lower()})"
 
