@@ -52,6 +52,13 @@ FAULTS = [
 ]
 
 
+# Claims of real images, which are not at hand everywhere.
+COUNTING = {
+    id: "needs MNIST; that each order turns its verdict is shown on made-up runs in test_claims_images.py"
+    for id in ("encoder-F4", "encoder-F7", "encoder-F8")
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_verdict_turns(fault):

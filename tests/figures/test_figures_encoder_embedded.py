@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attnlab.claims import Scale, Verdict
+from attnlab.claims.encoder.pictures import Pictures
 from attnlab.data import Images
 from attnlab.figures.encoder import embedded
-from attnlab.figures.encoder.pictures import Pictures
 
 FACTS = {"MNIST": True, "images": "MNIST, 28 x 28", "images of a draw": 100, "draws": 10}
 

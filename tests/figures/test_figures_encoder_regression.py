@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from attnlab.claims import Verdict
+from attnlab.claims.encoder import vision_regression, vision_runs
+from attnlab.claims.encoder.pictures import Pictures
 from attnlab.data import Images
-from attnlab.figures.encoder import digits_regression as regression, vision_runs
-from attnlab.figures.encoder.pictures import Pictures
+from attnlab.figures.encoder import digits_regression as regression
 
 EPOCHS = np.arange(0, 5.25, 0.25)
 FACTS = {
@@ -68,11 +69,11 @@ def test_drawing():
 
 def test_the_error_is_four_times_the_mistakes():
     view = SimpleNamespace(outputs=np.array([0.3, -2.0, 5.0]), y=np.array([1.0, 1.0, -1.0]))
-    assert float(regression.training_error(view)) == 8.0
+    assert float(vision_regression.training_error(view)) == 8.0
 
 
 def test_records_are_dense_at_first():
-    assert regression.record_steps(2, 7) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14]
+    assert vision_regression.record_steps(2, 7) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14]
 
 
 @pytest.mark.slow
@@ -83,9 +84,9 @@ def test_data():
     pixels = 0.1 * rng.random((64, 8, 8))
     pixels[np.arange(64), 1 + 4 * y] += 0.8
     images = Images(pixels=pixels, y=y, classes=10)
-    plan = regression.Plan(64, 30, (16,), 2, 1, 1)
+    plan = vision_regression.Plan(64, 30, (16,), 2, 1, 1)
     told = []
-    arrays, facts = regression.regressed(plan, Pictures(images, images, 2, 0.2, 0.3, "a test"), told.append)
+    arrays, facts = vision_regression.regressed(plan, Pictures(images, images, 2, 0.2, 0.3, "a test"), told.append)
     assert len(told) == plan.runs == 6
     assert arrays["main_error"].shape == (2, 1, 2, len(arrays["epochs"]))
     assert set(np.unique(arrays["main_error"] % 4)) == {0.0}

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from attnlab import InputError
-from attnlab.claims import Scale, Verdict
+from attnlab.claims import Scale, Verdict, images
+from attnlab.claims.encoder import pictures, vision_data, vision_runs
+from attnlab.claims.encoder.pictures import Pictures
 from attnlab.data import Images
 from attnlab.figures import find, make
-from attnlab.figures.encoder import pictures, vision, vision_data, vision_runs
-from attnlab.figures.encoder.pictures import Pictures
+from attnlab.figures.encoder import vision
 
 EPOCHS = np.arange(11)
 FACTS = {
@@ -96,9 +97,10 @@ def test_one_seed_is_too_few_and_short_runs_refute_nothing():
     brief = vision.judge_losses(wrong, SHORT)
     assert brief.verdict is Verdict.NOT_APPLICABLE
     assert "10000 of 60000 images in 10 of 50 epochs" in brief.seen
-    other = vision.judge_losses(wrong, {**FACTS, "MNIST": False})
-    assert other.verdict is Verdict.NOT_APPLICABLE
-    assert "stand in" in other.seen
+    for arrays in (wrong, made_up()):  # images that stand in for MNIST neither refute nor support
+        other = vision.judge_losses(arrays, {**FACTS, "MNIST": False})
+        assert other.verdict is Verdict.NOT_APPLICABLE
+        assert "stand in" in other.seen
 
 
 def test_runs_that_overflow_are_told_and_count_as_slow():
@@ -147,7 +149,7 @@ def test_without_mnist_a_stand_in_is_named(nowhere):
     assert "ATTNLAB_DATA" in facts["stand-in"]
     assert not facts["MNIST"]
     assert "quick" in pictures.pictures(Scale.SMOKE).stand_in
-    assert pictures.inputs() == {"images": "digits of scikit-learn"}
+    assert find(["encoder-4"])[0].inputs() == {"images": "digits of scikit-learn"}
     assert seen.patches(seen.train.take(3)).x.shape == (3, 16, 4)
 
 
@@ -164,12 +166,12 @@ def test_other_files_are_other_data(nowhere, monkeypatch):
     for name in names:
         (nowhere / name).write_bytes(b"one")
     listed = {"name": "mnist", "splits": {"train": {"found": True, "folder": str(nowhere), "files": names}}}
-    monkeypatch.setattr(pictures, "image_sets", lambda: [listed])
-    first = pictures.inputs()
+    monkeypatch.setattr(images, "image_sets", lambda: [listed])
+    first = images.image_inputs("mnist")
     assert set(first) == set(names)
     assert pictures.missing() == ""
     (nowhere / "labels").write_bytes(b"two")
-    assert pictures.inputs() != first
+    assert images.image_inputs("mnist") != first
 
 
 # The data ---------------------------------------------------------------------------------------------------------
@@ -206,5 +208,5 @@ def test_data(monkeypatch):
 def test_both_figures_are_drawn_from_one_training():
     first, second = find(["encoder-4", "encoder-7"])
     assert first.data is second.data
-    assert first.inputs is second.inputs
+    assert first.inputs() == second.inputs()
     assert second.shares == first.id

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnlab.claims import Scale, Verdict
+from attnlab.claims import Scale, Verdict, images
+from attnlab.claims.rates import vision_runs
 from attnlab.figures import find, make
-from attnlab.figures.rates import vision, vision_runs
+from attnlab.figures.rates import vision
 
 RULES = ("sgd", "sngd", "sps", "adam")
 LAYERS = ["block1_Q", "block2_mlp1_W", "head_W"]
@@ -87,6 +88,13 @@ def test_each_statement_can_fail(ends, failing):
     assert "1000 of 24000 steps (500 images of MNIST)" in small.seen
 
 
+def test_images_that_stand_in_decide_nothing():
+    facts = {**FACTS, "stand-in": True, "as the paper": False, "images": "digits, which stand in for MNIST"}
+    finding = vision.judge(made_up(), facts, norms=False)
+    assert finding.verdict is Verdict.NOT_APPLICABLE
+    assert "Nothing is decided on digits" in finding.seen
+
+
 def test_few_seeds_that_disagree_are_too_few_to_tell():
     close = vision.judge(made_up(sps=0.1, spread=0.5), FACTS, norms=False)
     assert verdicts(close)["SPS outperforms SGD"] is Verdict.TOO_FEW
@@ -147,7 +155,6 @@ def test_without_images_the_digits_stand_in(monkeypatch):
     monkeypatch.setattr(vision_runs, "at_hand", lambda name: False)
     setting = vision_runs.setting_of(Scale.QUICK, vision_runs.PAPER_MNIST, vision_runs.QUICK_MNIST)
     assert setting.images == "digits"
-    assert vision_runs.inputs("mnist") == {"source": "digits"}
     monkeypatch.setattr(vision_runs, "at_hand", lambda name: True)
     settings = (vision_runs.PAPER_MNIST, vision_runs.QUICK_MNIST)
     assert vision_runs.setting_of(Scale.QUICK, *settings) == vision_runs.QUICK_MNIST
@@ -163,10 +170,10 @@ def test_other_files_are_other_data(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     pixels, y = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8), np.arange(4)
     np.savez(place / "all.npz", x_train=pixels, y_train=y, x_test=pixels, y_test=y)
-    first = vision_runs.inputs("cifar10")
-    assert set(first) == {"source", "all.npz"}
+    first = images.image_inputs("cifar10")
+    assert set(first) == {"all.npz"}
     np.savez(place / "all.npz", x_train=255 - pixels, y_train=y, x_test=pixels, y_test=y)
-    assert vision_runs.inputs("cifar10") != first
+    assert images.image_inputs("cifar10") != first
 
 
 def test_runs_at_a_tiny_setting(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,13 +12,12 @@ from attnlab.checks import flag, one_of
 from attnlab.claims.claim import Claim, LeftOut, Outcome
 from attnlab.claims.given import id_list
 from attnlab.claims.names import named
-from attnlab.claims.scale import Scale
+from attnlab.claims.scale import Scale, Tell
+from attnlab.errors import InputError, message
 from attnlab.papers import TITLES, parts
 from attnlab.store import Store
 from attnlab.store.pool import checked_jobs, in_processes
 from attnlab.store.reach import reach
-
-Tell = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +104,9 @@ def check(
     scale = Scale.of(scale)
     flag("fresh", fresh)
     wanted = list(wanted)
+    for claim in wanted:
+        if missing := claim.missing():
+            raise InputError(message(f"{claim.id} cannot be measured: {missing}.", "attnlab claim --list"))
     checked_jobs(jobs)
     tell = on_part or (lambda done, total, what: None)
     if jobs != 1 and len(wanted) > 1:
@@ -123,7 +125,7 @@ def _side_by_side(
     store: Store | None,
     fresh: bool,
     jobs: int,
-    tell: Callable[[int, int, str], None],
+    tell: Tell,
 ) -> list[Checked]:
     """Claims of the papers in processes, by their ids; claims of the user's own here, since they may not travel."""
     import joblib
@@ -165,5 +167,8 @@ def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Ch
         facts = measured()[1]
     else:
         config = {"id": claim.id, "scale": scale.value, "version": __version__, "reach": reach(claim.measure)}
+        given = claim.inputs()
+        if given is not None:
+            config["inputs"] = given
         facts = store.keep("claim", config, measured, fresh=fresh).facts
     return Checked(claim, Outcome.from_json(facts["outcome"]), scale, facts["seconds"])

@@ -12,6 +12,7 @@ from attnlab.checks import whole
 from attnlab.claims.given import level, one_number, part_name
 from attnlab.claims.parts import Part, Tally, together
 from attnlab.claims.scale import Scale
+from attnlab.claims.seen import Check, verdict_of
 from attnlab.claims.verdict import Kind, Slip, Verdict
 
 Measure = Callable[[Scale], "Outcome"]
@@ -139,6 +140,27 @@ def outcome(*tallies: Tally, instances: int | None = None, **facts: Any) -> Outc
     )
 
 
+def outcome_of_checks(checks: Sequence[Check], *, brief: str = "", note: str = "", **facts: Any) -> Outcome:
+    """The outcome of what a paper says of a figure, check by check.
+
+    Args:
+        checks: what is said.
+        brief: why the runs are too small to refute anything, if they are; it goes into the note.
+        note: anything else that a reader should know.
+        **facts: as for `outcome`.
+    """
+    parts = tuple(check.part for check in checks)
+    leading = _closest(parts)
+    return Outcome(
+        verdict=verdict_of(checks, brief=brief),
+        instances=max((part.instances for part in parts), default=0),
+        worst=None if leading is None else leading.worst,
+        parts=parts,
+        note=" ".join(words for words in (brief, note) if words),
+        **facts,
+    )
+
+
 def _closest(parts: Sequence[Part]) -> Part | None:
     """The part that fails, or is closest to it."""
     judged = [part for part in parts if part.worst is not None]
@@ -189,6 +211,8 @@ class Claim:
         measure: measures it at a scale.
         expected: the verdict on record; another one is news.
         at_scale: where a scale has another verdict on record, that verdict and why.
+        missing: () -> what must be there before it can be measured, as a data set; empty if nothing.
+        inputs: () -> what decides the outcome beside code and scale, as the user's own files; plain JSON.
         slip: for an erratum, a slip or a reading: what is printed, where, and how it was read.
     """
 
@@ -202,7 +226,14 @@ class Claim:
     measure: Measure
     expected: Verdict = Verdict.HOLDS
     at_scale: Mapping[Scale, tuple[Verdict, str]] = field(default_factory=dict)
+    missing: Callable[[], str] = lambda: ""
+    inputs: Callable[[], Any] = lambda: None
     slip: Slip | None = None
+
+    @property
+    def status(self) -> str:
+        """ "ready", or what it needs."""
+        return self.missing() or "ready"
 
     @property
     def paper(self) -> str:
@@ -219,7 +250,7 @@ class Claim:
             "id": self.id,
             "paper": self.paper,
             "title": self.title,
-            "status": "ready",
+            "status": self.status,
             "kind": None if self.slip is None else self.slip.kind.value,
             "statement": self.statement,
             "hypotheses": list(self.hypotheses),
@@ -229,7 +260,7 @@ class Claim:
             "expected": self.expected.value,
             "at_scale": {scale.value: [verdict.value, why] for scale, (verdict, why) in self.at_scale.items()},
             "slip": None if self.slip is None else self.slip.about(),
-            "code": getattr(self.measure, "__module__", ""),
+            "code": _module_of(self.measure),
         }
 
 

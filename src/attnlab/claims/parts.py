@@ -298,7 +298,7 @@ class Mean(Tally):
             worst=mean,
             limit=level,
             tightness=None,
-            notices=f"{mean:.3g} ± {SIGMAS * error:.1g} (2 standard errors, {self.instances} instances)",
+            notices=f"{mean:.3g} ± {SIGMAS * error:.2g} (2 standard errors, {self.instances} instances)",
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
 from attnlab.errors import InputError, message
 
 T = TypeVar("T")
+Tell = Callable[[int, int, str], None]  # told (parts done, parts in all, what comes next)
 
 
 class Scale(Enum):

@@ -48,6 +48,10 @@ class Claims:
         if self.list:
             self._print_list(wanted)
             return 0
+        if not self.ids:  # of all, those that can be measured; one asked for by name is refused with the reason
+            for claim in (c for c in wanted if c.status != "ready"):
+                say(f"{claim.id}  left out: {claim.status}")
+            wanted = [claim for claim in wanted if claim.status == "ready"]
         if self.out is not None:
             make_folder(self.out)
         compile_cache()
@@ -91,7 +95,7 @@ class Claims:
         if self.json:
             print_json([one.about() for one in (*wanted, *left)])
             return
-        rows = [{"id": c.id, "claim": c.title, "on record": _with_kind(c.expected.value, c.about())} for c in wanted]
+        rows = [{"id": c.id, "claim": c.title, "on record": _on_record(c)} for c in wanted]
         print_rows(rows, "Claims")
         if left:
             rows = [{"id": one.id, "statement": one.title, "where": one.where, "why": one.why} for one in left]
@@ -168,6 +172,11 @@ def _with_line(error: BaseException, path: Path) -> str:
     place = "" if line is None else f"line {line}: "
     words = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{place}{type(error).__name__}: {words}".rstrip(": ")
+
+
+def _on_record(claim: Claim) -> str:
+    """The verdict, or what is missing before it can be measured."""
+    return _with_kind(claim.expected.value, claim.about()) if claim.status == "ready" else claim.status
 
 
 def _with_kind(verdict: str, fact: dict[str, Any]) -> str:

@@ -14,11 +14,10 @@ import numpy as np
 
 from attnlab.checks import flag, one_of
 from attnlab.claims.claim import Verdict
-from attnlab.claims.given import truths_or_numbers
 from attnlab.claims.names import named
 from attnlab.claims.page import listed, short
-from attnlab.claims.parts import Mean, Part, Share, together
-from attnlab.claims.scale import Scale
+from attnlab.claims.scale import Scale, Tell as Tell
+from attnlab.claims.seen import Check as Check, verdict_of
 from attnlab.data.files import write_npz
 from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
@@ -29,54 +28,9 @@ from attnlab.store.reach import reach
 
 Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
-Tell = Callable[[int, int, str], None]
 
 # A CSV file lists every number with its place, up to this many.
 LISTED = 300_000
-
-
-@dataclass(frozen=True, eq=False)
-class Check:
-    """One thing that a paper says of a figure, and what was seen of it.
-
-    Attributes:
-        name: what is said, as a sentence that is true or not.
-        seen: booleans, one for each independent set (or run), judged by their share; or numbers, judged by their mean.
-        at_least, at_most: the level. Booleans without a level are true of more than half of the sets; 1.0 asks for all.
-
-    >>> Check("GD is slower", [True] * 5).part.verdict.value
-    'holds'
-    >>> Check("GD is slower", [True, True]).part.verdict.value  # two of two may be chance
-    'too few to tell'
-    >>> Check("all runs converge", [True, True], at_least=1.0).part.verdict.value
-    'holds'
-    """
-
-    name: str
-    seen: Any
-    at_least: float | None = None
-    at_most: float | None = None
-
-    @property
-    def part(self) -> Part:
-        """What was judged, with its verdict and its interval."""
-        seen = truths_or_numbers("seen", self.seen)
-        if seen.dtype == bool:
-            level = 0.5 if self.at_least is None and self.at_most is None else self.at_least
-            share = Share(self.name, at_least=level, at_most=self.at_most)
-            share.add(seen)
-            return share.part()
-        mean = Mean(self.name, at_least=self.at_least, at_most=self.at_most)
-        mean.add(seen)
-        return mean.part()
-
-    @property
-    def measured(self) -> str:
-        """What was seen, in a few words: "4 of 5", or a mean with its error."""
-        part = self.part
-        if part.form == "share" and part.instances:
-            return f"{round(part.worst * part.instances)} of {part.instances}"  # type: ignore[operator]
-        return part.notices or "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +59,7 @@ class Finding:
         remarks: Iterable[str] = (),
         numbers: Mapping[str, Any] | None = None,
         brief: str = "",
+        stand_in: str = "",
     ) -> Finding:
         """The finding that follows from checks.
 
@@ -114,14 +69,13 @@ class Finding:
             remarks: sentences on what else is seen.
             numbers: anything else worth keeping, plain JSON.
             brief: why these runs are too short to decide, if they are; then nothing fails.
+            stand_in: what the data stand in for, if they are not the paper's; then nothing is decided either way.
 
         >>> Finding.of(Check("it falls", [True] * 5), Check("it ends low", [False] * 5)).seen
         'Seen: it falls (5 of 5). Not seen: it ends low (0 of 5).'
         """
-        verdict = together(check.part for check in checks)
-        if brief and verdict is not Verdict.HOLDS:
-            verdict = Verdict.NOT_APPLICABLE
-        told = [_told(checks), brief, *remarks]
+        verdict = verdict_of(checks, brief=brief, stand_in=stand_in)
+        told = [_told(checks), stand_in, brief, *remarks]
         return cls(
             seen=" ".join(sentence for sentence in told if sentence),
             verdict=verdict,

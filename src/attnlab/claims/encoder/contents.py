@@ -22,6 +22,8 @@ PARTS = (
     "errata_proofs",
     "kernel_errata",
     "training_errata",
+    "vision",
+    "vision_regression",
 )
 
 # (the paper's letter, our name, meaning)

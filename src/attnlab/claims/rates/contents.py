@@ -22,6 +22,7 @@ PARTS = (
     "joint_errata",
     "joint_proofs",
     "joint_quarter",
+    "vision",
 )
 
 # (the paper's letter, our name, meaning)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnlab.claims.encoder.pictures import missing, pictures
+from attnlab.claims.encoder.vision import stand_in
+from attnlab.claims.encoder.vision_runs import MAIN
+from attnlab.claims.images import image_inputs
 from attnlab.claims.scale import Scale
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
-from attnlab.figures.encoder.pictures import inputs, missing, pictures
-from attnlab.figures.encoder.vision_runs import MAIN, spread
+from attnlab.figures.encoder.scalings import spread
 from attnlab.figures.figure import Arrays, Check, Facts, Figure, Finding, Tell
 from attnlab.figures.rates.curves import Look, plain_log
 from attnlab.figures.style import BLUE, ORANGE, band, new_figure, styled
@@ -124,8 +128,8 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
         f"Judged is the mean over draws; single draws below R^2 = {STRAIGHT:g}: {curved} of "
         f"{len(LAWS) * facts['draws']}, so that asking it of every draw would {'fail' if curved else 'hold too'}."
     )
-    brief = "" if facts["MNIST"] else "The paper speaks of MNIST; these images only stand in for it."
-    return Finding.of(*checks, table=columns, remarks=[counted, scale_remark(arrays, facts), LITERAL], brief=brief)
+    remarks = [counted, scale_remark(arrays, facts), LITERAL]
+    return Finding.of(*checks, table=columns, remarks=remarks, stand_in=stand_in(facts))
 
 
 LITERAL = (
@@ -195,7 +199,7 @@ FIGURES = [
         draw=draw,
         judge=judge,
         missing=missing,
-        inputs=inputs,
+        inputs=partial(image_inputs, "mnist"),
         says="For MNIST images embedded by the vision transformer P(|<X^T X, X'^T X'>| >= t) shows \"exponential "
         'decay" as t increases, as Assumption 3 asks (Figure 6).',
     ),

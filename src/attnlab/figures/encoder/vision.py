@@ -6,61 +6,26 @@ Both are drawn from the same runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attnlab.data.tokens import Array
-from attnlab.figures.encoder.pictures import inputs, missing
-from attnlab.figures.encoder.vision_data import vision_data
-from attnlab.figures.encoder.vision_runs import (
-    LOOKS,
-    MAIN,
-    OTHERS,
-    SCALINGS,
-    log_ratio,
-    mean_over_time,
-    seed_table,
-    slower_check,
-    spread,
-    too_brief,
-)
-from attnlab.figures.figure import Arrays, Check, Facts, Figure, Finding
+from attnlab.claims.encoder.pictures import missing
+from attnlab.claims.encoder.vision import NARROW, accuracy_checks, loss_checks, stand_in, too_brief
+from attnlab.claims.encoder.vision_data import vision_data
+from attnlab.claims.encoder.vision_runs import MAIN, OTHERS, SCALINGS, mean_over_time
+from attnlab.claims.images import image_inputs
+from attnlab.figures.encoder.scalings import LOOKS, draw_scalings, finite, scaling_legend, seed_table, spread
+from attnlab.figures.figure import Arrays, Facts, Figure, Finding
 from attnlab.figures.rates.curves import plain_log
-from attnlab.figures.style import band, new_figure, styled
+from attnlab.figures.style import new_figure, styled
 
-NARROW = 16  # where the paper sees no difference
-ALIKE = 0.1  # decades between losses that are called alike: a factor 1.26
-# Share of attention that training must have moved to other tokens, to have changed "a lot".
-MUCH = 0.25
 MAPPED_WIDTH = 1024  # whose attention is shown
-
-
-def gaps(arrays: Arrays, name: str, epochs: str, metric: str = "loss") -> Array:
-    """Decades by which the mean loss over the epochs is larger with tau0 = 1/m, (widths, seeds)."""
-    mean = mean_over_time(arrays[epochs], arrays[f"{name}_{metric}"])  # (scalings, widths, seeds)
-    return log_ratio(mean[1], mean[0])
-
-
-def wide(arrays: Arrays) -> dict[int, int]:
-    """Places of the widths at which the paper sees a difference."""
-    return {int(width): j for j, width in enumerate(arrays["widths"]) if width > NARROW}
 
 
 def judge_losses(arrays: Arrays, facts: Facts) -> Finding:
     """Figure 4: alike at width 16, slower with 1/m at larger ones, the more the wider; attention changes a lot."""
-    gap, widths = gaps(arrays, "main", "epochs"), wide(arrays)
-    narrow = list(arrays["widths"]).index(NARROW)
-    checks = [Check(f"at m = {NARROW} both scalings train alike (gap in decades)", np.abs(gap[narrow]), at_most=ALIKE)]
-    checks += [slower_check(width, gap[j], "the loss") for width, j in widths.items()]
-    if len(widths) > 1:
-        first, last = (gap[j] for j in (min(widths.values()), max(widths.values())))
-        checks.append(
-            Check("the gap is larger at the largest width (difference in decades)", last - first, at_least=0.0)
-        )
-    for j, width in enumerate(arrays["widths"]):
-        name = f"at m = {width}, tau0 = m^(-1/2), training moves at least {MUCH:g} of the attention"
-        checks.append(Check(name, np.nan_to_num(arrays["moved"][0, j]), at_least=MUCH))
     columns = {
         "loss at the end": arrays["main_loss"][..., -1],
         "mean loss over the epochs": finite(mean_over_time(arrays["epochs"], arrays["main_loss"])),
@@ -69,20 +34,17 @@ def judge_losses(arrays: Arrays, facts: Facts) -> Finding:
         "attention moved": arrays["moved"],
     }
     return Finding.of(
-        *checks,
+        *loss_checks(arrays),
         table=seed_table(arrays["widths"], columns),
         remarks=[reading_words(facts), *other_remarks(arrays), lost_remark(arrays)],
-        brief=too_brief(facts, facts["epochs of the paper"]),
+        brief=too_brief(facts),
+        stand_in=stand_in(facts),
     )
 
 
 def judge_accuracy(arrays: Arrays, facts: Facts) -> Finding:
     """Figure 7: with m^(-1/2) the training loss falls faster, and the test accuracy ends higher."""
-    gap, end = gaps(arrays, "main", "epochs"), arrays["main_test_accuracy"][..., -1]
-    checks = [slower_check(width, gap[j], "the training loss") for width, j in wide(arrays).items()]
-    for width, j in wide(arrays).items():
-        name = f"at m = {width} test accuracy ends higher with tau0 = m^(-1/2) (difference)"
-        checks.append(Check(name, np.nan_to_num(end[0, j]) - np.nan_to_num(end[1, j]), at_least=0.0))
+    end = arrays["main_test_accuracy"][..., -1]
     columns = {
         "training loss at the end": arrays["main_loss"][..., -1],
         "training accuracy at the end": arrays["main_accuracy"][..., -1],
@@ -96,16 +58,12 @@ def judge_accuracy(arrays: Arrays, facts: Facts) -> Finding:
         f"ends at {spread(end[0, narrow])} with m^(-1/2) and {spread(end[1, narrow])} with 1/m."
     )
     return Finding.of(
-        *checks,
+        *accuracy_checks(arrays),
         table=seed_table(arrays["widths"], columns),
         remarks=[reading_words(facts), remark, *other_remarks(arrays, "test_accuracy"), lost_remark(arrays)],
-        brief=too_brief(facts, facts["epochs of the paper"]),
+        brief=too_brief(facts),
+        stand_in=stand_in(facts),
     )
-
-
-def finite(values: Array) -> Array:
-    """Infinite numbers as NaN, which tables call overflowed."""
-    return np.where(np.isfinite(values), values, np.nan)
 
 
 def reading_words(facts: Facts) -> str:
@@ -137,28 +95,6 @@ def lost_remark(arrays: Arrays) -> str:
         return "No run overflowed."
     told = [f"{count} of {arrays[f'{name}_lost_at'].size} ({name})" for name, count in lost.items() if count]
     return f"Runs that overflowed: {', '.join(told)}."
-
-
-def draw_scalings(panel: Any, epochs: Array, values: Array) -> None:
-    """Both scalings (scalings, seeds, epochs): median, and the range over seeds."""
-    for scaling, curves in zip(SCALINGS, values, strict=True):
-        if not np.isfinite(curves).any():
-            continue
-        look = LOOKS[scaling]
-        shown = np.isfinite(curves).any(0)
-        band(panel, epochs[shown], curves[:, shown], color=look.color, style=look.style, label=look.label, share=1.0)
-    panel.set(xlim=(0, epochs[-1]), xlabel="epoch")
-
-
-def scaling_legend(picture: Any, panel: Any, facts: Facts, more: str = "") -> None:
-    """Both scalings, and how lines and bands are to be read."""
-    title = (
-        f"One layer, one head, d = 64; {facts['images to train on']} images ({facts['images']}).\n"
-        f"Line: median of {facts['seeds']} seeds; band: their range.{more}"
-    )
-    picture.legend(
-        *panel.get_legend_handles_labels(), loc="outside lower center", ncols=2, handlelength=3.2, title=title
-    )
 
 
 @styled
@@ -265,7 +201,7 @@ FIGURES = [
         draw=draw_losses,
         judge=judge_losses,
         missing=missing,
-        inputs=inputs,
+        inputs=partial(image_inputs, "mnist"),
         says='"When the width is smaller, e.g., 16, both" scalings "have similar convergence results. However, as the '
         'width increases to 1024 and 16384, the" 1/m "setting admits a slower rate than that of" m^(-1/2), '
         '"especially a extremely slow rate under" m = 16384; under m^(-1/2) "the self-attention layer changes a lot '
@@ -278,7 +214,7 @@ FIGURES = [
         draw=draw_accuracy,
         judge=judge_accuracy,
         missing=missing,
-        inputs=inputs,
+        inputs=partial(image_inputs, "mnist"),
         shares="encoder-4",
         says='On MNIST the m^(-1/2) "setting achieves faster convergence in training loss and higher test accuracy" '
         "than 1/m (Figure 7).",

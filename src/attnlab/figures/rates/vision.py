@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.data.digitpatches import NEEDS, digits_installed
-from attnlab.figures.figure import Arrays, Check, Facts, Figure, Finding
-from attnlab.figures.rates.curves import Look, number
-from attnlab.figures.rates.vision_runs import (
+from attnlab.claims.images import at_hand, image_inputs
+from attnlab.claims.rates.vision import end_of, growth, growth_checks, log_ratio, loss_checks, mean_loss, too_small
+from attnlab.claims.rates.vision_runs import (
     METRICS,
     OTHER_CAP,
     PAPER_CIFAR,
     PAPER_MNIST,
     QUICK_CIFAR,
     QUICK_MNIST,
-    at_hand,
-    inputs,
     vision_data,
 )
+from attnlab.data.digitpatches import NEEDS, digits_installed
+from attnlab.figures.figure import Arrays, Facts, Figure, Finding
+from attnlab.figures.rates.curves import Look, number
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, band, new_figure, styled
 
 LOOKS = {
@@ -35,60 +35,12 @@ LOOKS = {
     "sps_other": Look("SPS (control)", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
 }
 CAPPED = ("sngd", "sps", "sps_other")
-SIMILAR = 2.0  # a train loss that is smaller by less than this factor is called no significant gain
 COLUMNS = {
     "loss": "train loss",
     "accuracy": "train accuracy",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
 }
-
-
-def end_of(arrays: Arrays, name: str, key: str) -> np.ndarray:
-    """A metric of a rule at the last step, (seeds,)."""
-    return arrays[f"{name}_{key}"][:, -1]
-
-
-def log_ratio(arrays: Arrays, one: str, other: str) -> np.ndarray:
-    """log of the train loss of one rule over that of another at the last step, (seeds,)."""
-    return np.log(end_of(arrays, one, "loss")) - np.log(end_of(arrays, other, "loss"))
-
-
-def mean_loss(arrays: Arrays, name: str) -> np.ndarray:
-    """The train loss of a rule, mean over all steps by straight lines between records, (seeds,)."""
-    steps = arrays["steps"]
-    return np.trapezoid(arrays[f"{name}_loss"], steps, axis=1) / steps[-1]
-
-
-def loss_checks(arrays: Arrays) -> list[Check]:
-    """What the paper says of speed, read as train loss at the end; logarithms, so that seeds have a mean."""
-    return [
-        Check(
-            "SNGD trains slower than SGD: log of its train loss over that of SGD", log_ratio(arrays, "sngd", "sgd"), 0.0
-        ),
-        Check(
-            f"Adam has no significant gain over SGD: log of SGD's train loss over Adam's is at most log {SIMILAR:g}",
-            log_ratio(arrays, "sgd", "adam"),
-            at_most=float(np.log(SIMILAR)),
-        ),
-        Check("SPS outperforms SGD: log of SGD's train loss over that of SPS", log_ratio(arrays, "sgd", "sps"), 0.0),
-    ]
-
-
-def growth(arrays: Arrays, name: str, layer: str) -> np.ndarray:
-    """log of the norm of a layer at the end over that at the start, (seeds,)."""
-    norms = arrays[f"{name}_norm_{layer}"]
-    return np.log(norms[:, -1] / norms[:, 0])
-
-
-def growth_checks(arrays: Arrays, facts: Facts) -> list[Check]:
-    """The norms of layers grow, in the mean over the layers that are drawn."""
-    checks = []
-    for name in ("sgd", "sngd", "sps", "adam"):
-        of_layers = np.stack([growth(arrays, name, layer) for layer in facts["layers"]])  # (layers, seeds)
-        label = f"norms of layers grow with {LOOKS[name].label}: mean log of end over start"
-        checks.append(Check(label, of_layers.mean(0), 0.0))
-    return checks
 
 
 def table_of(arrays: Arrays, facts: Facts) -> dict[str, dict[str, Any]]:
@@ -133,17 +85,6 @@ def speed_remark(arrays: Arrays) -> str:
     return f"Train loss in the mean over steps, another reading of speed, over that of SGD: {', '.join(ratios)}."
 
 
-def too_small(facts: Facts) -> str:
-    """Why these runs decide nothing against the paper, if they do not."""
-    if facts["as the paper"]:
-        return ""
-    images = facts["images"] if facts["stand-in"] else f"{facts['train']} images of {facts['images']}"
-    return (
-        f"These runs are smaller than the paper's, {facts['steps']} of {facts['paper']['steps']} steps ({images}): "
-        "what is not seen here speaks neither for nor against the paper."
-    )
-
-
 def judge(arrays: Arrays, facts: Facts, *, norms: bool) -> Finding:
     """Train losses at the end over seeds, caps, and for Figure 7 the growth of norms."""
     checks = loss_checks(arrays)
@@ -153,7 +94,9 @@ def judge(arrays: Arrays, facts: Facts, *, norms: bool) -> Finding:
     remarks = [cap_remark(arrays, facts), speed_remark(arrays)]
     if lost:
         remarks.append(f"Left the finite numbers: {'; '.join(lost)}.")
-    return Finding.of(*checks, table=table_of(arrays, facts), remarks=remarks, brief=too_small(facts))
+    stand_in = f"Nothing is decided on {facts['images']}." if facts["stand-in"] else ""
+    brief = "" if stand_in else too_small(facts)
+    return Finding.of(*checks, table=table_of(arrays, facts), remarks=remarks, brief=brief, stand_in=stand_in)
 
 
 # Drawing ----------------------------------------------------------------------------------------------------------
@@ -290,7 +233,7 @@ FIGURES = [
         draw=partial(draw, norms=False),
         judge=partial(judge, norms=False),
         missing=partial(missing, "mnist"),
-        inputs=partial(inputs, "mnist"),
+        inputs=partial(image_inputs, "mnist"),
     ),
     Figure(
         id="rates-7",
@@ -300,6 +243,6 @@ FIGURES = [
         draw=partial(draw, norms=True),
         judge=partial(judge, norms=True),
         missing=partial(missing, "cifar10"),
-        inputs=partial(inputs, "cifar10"),
+        inputs=partial(image_inputs, "cifar10"),
     ),
 ]

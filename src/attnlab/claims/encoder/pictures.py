@@ -1,24 +1,22 @@
-"""The images of figures 4, 6, 7 and 8: MNIST where its files are, else the small digits of scikit-learn."""
+"""The images of figures 4, 6, 7 and 8 and of what is claimed of them: MNIST, or small digits that stand in for it."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attnlab.claims.images import at_hand, missing_images
 from attnlab.claims.scale import Scale
 from attnlab.data.digitpatches import NEEDS, digits_installed
 from attnlab.data.images import Images
-from attnlab.data.imagesets import digits, image_sets, mnist
+from attnlab.data.imagesets import digits, mnist
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 
 # Mean and deviation of MNIST's pixels, as is usual; those of the stand-in are measured.
 MEAN, STD = 0.1307, 0.3081
-WHERE = "put its IDX files into a folder mnist of the folder that ATTNLAB_DATA names"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +63,14 @@ def pictures(scale: Scale) -> Pictures:
     """MNIST if its files are found; at scale smoke, and where they are not, the digits of scikit-learn."""
     if scale is Scale.SMOKE and digits_installed():
         return _small("scale smoke looks at small images, to be quick")
-    if mnist_files():
-        return Pictures(mnist(), mnist(split="test"), 7, MEAN, STD, "")
-    return _small(f"MNIST was not found; {WHERE}")
+    if at_hand("mnist"):
+        return mnist_pictures()
+    return _small(f"MNIST was not found: {missing_images('mnist')}")
+
+
+def mnist_pictures() -> Pictures:
+    """MNIST, in patches of 7 x 7 pixels."""
+    return Pictures(mnist(), mnist(split="test"), 7, MEAN, STD, "")
 
 
 def _small(why: str) -> Pictures:
@@ -76,26 +79,9 @@ def _small(why: str) -> Pictures:
     return Pictures(train, digits("test"), 2, float(pixels.mean()), float(pixels.std()), why)
 
 
-def mnist_files() -> list[Path]:
-    """MNIST's files, to train on and for the test; none unless all are there."""
-    listed = next(one for one in image_sets() if one["name"] == "mnist")
-    splits = listed["splits"].values()
-    if not all(split["found"] for split in splits):
-        return []
-    return [Path(split["folder"]) / name for split in splits for name in split["files"]]
-
-
 def missing() -> str:
-    """What must be there first: any of the two sets."""
-    return "" if digits_installed() or mnist_files() else f"{NEEDS}; or {WHERE}"
-
-
-def inputs() -> dict[str, str]:
-    """The image files by name and content; without them the stand-in, which never changes."""
-    files = mnist_files()
-    if not files:
-        return {"images": "digits of scikit-learn"}
-    return {file.name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files}
+    """What must be there for a figure: any of the two sets."""
+    return "" if digits_installed() or at_hand("mnist") else f"{NEEDS}; or {missing_images('mnist')}"
 
 
 def as_signs(data: Sequences) -> Sequences:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from attnlab.claims.scale import Tell
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
-from attnlab.figures.figure import Check, Tell
-from attnlab.figures.rates.curves import Look, number
-from attnlab.figures.style import BLUE, ORANGE
 
 if TYPE_CHECKING:
     from attnlab.models.vision import VisionTransformer
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 WIDTHS = (16, 1024, 16384)
 SCALINGS: tuple[Literal["sqrt", "linear"], ...] = ("sqrt", "linear")
-LOOKS = {"sqrt": Look("τ₀ = $m^{-1/2}$", BLUE, "-"), "linear": Look("τ₀ = $m^{-1}$", ORANGE, "--")}
 PLAIN = {"sqrt": "m^(-1/2)", "linear": "1/m"}
 LARGER = 1e300  # stands for the loss of a run that overflowed, where logarithms are taken
 
@@ -137,6 +134,7 @@ def at_steps(run: Trajectory, name: str, steps: Sequence[int]) -> Array:
 
 
 def train_all(
+    name: str,
     setting: Setting,
     data: Sequences,
     patch: int,
@@ -153,24 +151,25 @@ def train_all(
     """All widths, both scalings, several seeds: metrics (scalings, widths, seeds, steps), and `lost_at` without steps.
 
     Args:
+        name: of these runs, with which the names of their arrays begin.
         begins: told in words what is trained next.
         ended: shown the place (scaling, width, seed), the model and the run.
         options: those of `al.descend`.
     """
     shape = (len(SCALINGS), len(widths), seeds)
-    arrays: dict[str, np.ndarray] = {name: np.full((*shape, len(steps)), np.nan) for name in kept}
+    arrays: dict[str, np.ndarray] = {metric: np.full((*shape, len(steps)), np.nan) for metric in kept}
     arrays["lost_at"] = np.full(shape, -1)
     for place in np.ndindex(*shape):
         scaling, width = SCALINGS[place[0]], widths[place[1]]
         begins(f"width {width}, tau0 = {PLAIN[scaling]}, seed {place[2]}")
         model = setting.model(width, scaling, patch, classes)
         run = setting.train(data, model, steps=steps[-1], record=list(steps), seed=place[2], **options)
-        for name in kept:
-            arrays[name][place] = at_steps(run, name, steps)
+        for metric in kept:
+            arrays[metric][place] = at_steps(run, metric, steps)
         arrays["lost_at"][place] = int(run.lost_at)
         if ended is not None:
             ended(place, model, run)
-    return arrays
+    return {f"{name}_{metric}": values for metric, values in arrays.items()}
 
 
 def mean_over_time(epochs: Array, values: Array) -> Array:
@@ -188,45 +187,3 @@ def log_ratio(linear: Array, sqrt: Array) -> Array:
     both = np.stack([np.asarray(linear, float), np.asarray(sqrt, float)])
     shown = np.log10(np.minimum(np.maximum(both, 1.0 / LARGER), LARGER))
     return shown[0] - shown[1]
-
-
-def slower_check(width: int, gap: Array, what: str) -> Check:
-    """With tau0 = 1/m a mean over the epochs is larger; `gap` in decades, one per seed, judged by its mean."""
-    return Check(f"at m = {width} {what} falls slower with tau0 = 1/m (gap in decades)", gap, at_least=0.0)
-
-
-def too_brief(facts: Mapping[str, Any], epochs: int) -> str:
-    """Why nothing fails here: other images than the paper's, or fewer images and epochs; empty if it could."""
-    if not facts["MNIST"]:
-        return "The paper speaks of MNIST; these images only stand in for it, and decide nothing."
-    seen, whole = facts["images to train on"], facts["images of the whole set"]
-    if facts["epochs"] < epochs or seen < whole:
-        return (
-            f"These runs see {seen} of {whole} images in {facts['epochs']} of {epochs} epochs: what is not seen here "
-            "may come later."
-        )
-    return ""
-
-
-def seed_table(widths: Array, columns: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
-    """By width and scaling: mean over seeds of every column (scalings, widths, seeds), with the range behind it."""
-    table: dict[str, dict[str, Any]] = {}
-    for j, width in enumerate(widths):
-        for i, scaling in enumerate(SCALINGS):
-            row = {name: spread(values[i, j]) for name, values in columns.items()}
-            table[f"m = {width}, tau0 = {PLAIN[scaling]}"] = row
-    return table
-
-
-def spread(values: Array) -> str:
-    """Mean over seeds, and their range.
-
-    >>> spread(np.array([0.5, 0.7])), spread(np.array([0.5, np.nan]))
-    ('0.6 (0.5 to 0.7)', '0.5 (0.5 to 0.5), 1 of 2 overflowed')
-    """
-    finite = values[np.isfinite(values)]
-    lost = f", {values.size - finite.size} of {values.size} overflowed" if finite.size < values.size else ""
-    if not finite.size:
-        return f"all {values.size} overflowed"
-    low, mean, high = (f"{number(v):g}" for v in (finite.min(), finite.mean(), finite.max()))
-    return f"{mean} ({low} to {high}){lost}"

@@ -1,26 +1,24 @@
-"""Runs of Figures 6 and 7: step rules on a small vision transformer, by batches of images."""
+"""Runs of Figures 6 and 7 and of what is claimed of them: step rules on a small vision transformer."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from attnlab.claims.scale import Scale
+from attnlab.claims.images import TITLES as SETS, at_hand
+from attnlab.claims.scale import Scale, Tell
 from attnlab.data.images import Images
-from attnlab.data.imagesets import cifar10, digits, image_sets, mnist
+from attnlab.data.imagesets import cifar10, digits, mnist
 from attnlab.data.sequences import Sequences
-from attnlab.figures.figure import Tell
 from attnlab.models.vision import VisionTransformer
 
-TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "8 x 8 digits of scikit-learn"}
+TITLES = {**SETS, "digits": "8 x 8 digits of scikit-learn"}
 LOADERS = {"mnist": mnist, "cifar10": cifar10}
 METRICS = ("loss", "accuracy", "test_loss", "test_accuracy")
 PARTS_OF_A_RUN = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # where metrics are recorded
-FIRST_BYTES = 65_536  # of a file, which tell it from others
 OTHER_CAP = 10.0  # of SPS in Figure 7
 
 
@@ -145,13 +143,8 @@ def vision_data(scale: Scale, tell: Tell, *, paper: Setting, quick: Setting) -> 
     if setting == paper:
         tell(0, len(paper.rules()) * paper.seeds, cost(paper))
     arrays, facts = train_all(setting, tell)
-    title = TITLES[setting.images]
-    stands_in = setting.images != paper.images
+    facts |= described(facts, setting, paper)
     facts |= {
-        "images": f"{title}, which stand in for {TITLES[paper.images]}" if stands_in else title,
-        "stand-in": stands_in,
-        "paper": {"steps": paper.steps, "depth": paper.depth, "heads": paper.heads, "patch": paper.patch},
-        "as the paper": setting == paper and facts["train"] == paper.train,
         "cost at paper scale": cost(paper),
         "the paper does not say": SILENT,
         "compared": "one choice of each of these; no step, cap or size was tuned. Of SPS on MNIST two caps: that of "
@@ -159,6 +152,19 @@ def vision_data(scale: Scale, tell: Tell, *, paper: Setting, quick: Setting) -> 
         "its mean over steps, which is told",
     }
     return arrays, facts
+
+
+def described(facts: Mapping[str, Any], setting: Setting, paper: Setting) -> dict[str, Any]:
+    """What was run beside what the paper ran."""
+    title = TITLES[setting.images]
+    stands_in = setting.images != paper.images
+    alike = replace(setting, controls=paper.controls) == paper
+    return {
+        "images": f"{title}, which stand in for {TITLES[paper.images]}" if stands_in else title,
+        "stand-in": stands_in,
+        "paper": {"steps": paper.steps, "depth": paper.depth, "heads": paper.heads, "patch": paper.patch},
+        "as the paper": alike and facts["train"] == paper.train,
+    }
 
 
 def cost(paper: Setting) -> str:
@@ -177,30 +183,6 @@ def setting_of(scale: Scale, paper: Setting, quick: Setting) -> Setting:
     if not at_hand(wanted.images):
         return replace(wanted, **SMALL, depth=2, heads=2)
     return wanted
-
-
-def at_hand(name: str) -> bool:
-    """Are both splits of a set in one of its folders? Nothing is downloaded."""
-    (described,) = (one for one in image_sets() if one["name"] == name)
-    return all(split["found"] for split in described["splits"].values())
-
-
-def inputs(name: str) -> dict[str, str]:
-    """The files of a set, by name, size and beginning; none for the digits, which come with scikit-learn."""
-    (described,) = (one for one in image_sets() if one["name"] == name)
-    known = {"source": name if at_hand(name) else "digits"}
-    if known["source"] == "digits":
-        return known
-    for split in described["splits"].values():
-        for file in split["files"]:
-            known[file] = _digest(Path(split["folder"]) / file)
-    return known
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        begin = file.read(FIRST_BYTES)
-    return hashlib.blake2b(begin, digest_size=8).hexdigest() + f", {path.stat().st_size} bytes"
 
 
 def patches_of(setting: Setting) -> tuple[Sequences, Sequences, str]:
