@@ -69,6 +69,14 @@ def loss_checks(arrays: Arrays) -> list[Check]:
     return checks
 
 
+def end_words(arrays: Arrays) -> str:
+    """The same gaps by another reading of speed, which is not judged: the loss at the end."""
+    ends = arrays["main_loss"][..., -1]  # (scalings, widths, seeds)
+    gap = np.nanmean(log_ratio(ends[1], ends[0]), axis=-1)
+    told = [f"{one:+.2g} at m = {width}" for one, width in zip(gap, arrays["widths"], strict=True)]
+    return f"By the loss at the end alone the gap in decades is {', '.join(told)}."
+
+
 def accuracy_checks(arrays: Arrays) -> list[Check]:
     """Figure 7: with m^(-1/2) the training loss falls faster, and the test accuracy ends higher."""
     gap, end = gaps(arrays, "main", "epochs"), arrays["main_test_accuracy"][..., -1]
@@ -109,7 +117,7 @@ def measured(scale: Scale, checks: Callable[[Arrays], Sequence[Check]]) -> Outco
             "train loss at the end, mean over seeds": by_width(arrays, "loss"),
             "test accuracy at the end, mean over seeds": by_width(arrays, "test_accuracy"),
         },
-        note=f"{facts['images to train on']} images, {facts['epochs']} epochs; {MAIN.words}. {OPEN_NOTE}",
+        note=f"{end_words(arrays)} {facts['images to train on']} images, {facts['epochs']} epochs; {MAIN.words}. {OPEN_NOTE}",
     )
 
 

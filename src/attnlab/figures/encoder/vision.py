@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.encoder.pictures import missing
-from attnlab.claims.encoder.vision import NARROW, accuracy_checks, loss_checks, stand_in, too_brief
+from attnlab.claims.encoder.vision import NARROW, accuracy_checks, end_words, loss_checks, stand_in, too_brief
 from attnlab.claims.encoder.vision_data import vision_data
 from attnlab.claims.encoder.vision_runs import MAIN, OTHERS, SCALINGS, mean_over_time
 from attnlab.claims.images import image_inputs
@@ -36,7 +36,7 @@ def judge_losses(arrays: Arrays, facts: Facts) -> Finding:
     return Finding.of(
         *loss_checks(arrays),
         table=seed_table(arrays["widths"], columns),
-        remarks=[reading_words(facts), *other_remarks(arrays), lost_remark(arrays)],
+        remarks=[end_words(arrays), reading_words(facts), *other_remarks(arrays), lost_remark(arrays)],
         brief=too_brief(facts),
         stand_in=stand_in(facts),
     )
@@ -170,7 +170,8 @@ def draw_maps(panels: Any, arrays: Arrays, facts: Facts) -> None:
         drawn = panel.imshow(values, cmap="viridis", vmin=0.0, vmax=top)
         panel.grid(visible=False)
         panel.set_title(f"{title}, m = {widths[j]}")
-        panel.set(xlabel="patch looked at", ylabel="patch that looks")
+        ticks = np.arange(0, len(values), 5)
+        panel.set(xlabel="patch looked at", ylabel="patch that looks", xticks=ticks, yticks=ticks)
     panels[-1].figure.colorbar(drawn, ax=panels[-1], label="attention", shrink=0.85)
 
 

@@ -86,12 +86,15 @@ def draw_rules(axes: Any, steps: np.ndarray, curves: Mapping[str, Array], looks:
 
 
 def plain_log(axes: Any) -> None:
-    """A log axis whose ticks are plain numbers: powers of ten, or 1 and 3 of each where they are few."""
+    """A log axis whose ticks are plain numbers: powers of ten, and more of each where they are few."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    few = np.log10(high / low) < 2.5
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0,)))
+    decades = np.log10(high / low)
+    of_each: tuple[float, ...] = (1.0,)
+    if decades < 2.5:
+        of_each = (1.0, 3.0) if decades > 1.2 else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=of_each))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())

@@ -24,7 +24,7 @@ from attnlab.claims.rates.vision_runs import (
 )
 from attnlab.data.digitpatches import NEEDS, digits_installed
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding
-from attnlab.figures.rates.curves import Look, number
+from attnlab.figures.rates.curves import Look, number, plain_log
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, band, new_figure, styled
 
 LOOKS = {
@@ -116,7 +116,7 @@ def draw(arrays: Arrays, facts: Facts, *, norms: bool) -> Any:
         draw_metric(panel, arrays, facts, key)
         panel.set(ylabel=COLUMNS[key].split()[1])
     for panel in (train_loss, test_loss):
-        log_losses(panel)
+        plain_log(panel)
     for panel in (train_accuracy, test_accuracy):
         panel.set_ylim(0, 1.03)
     draw_metric(capped, arrays, facts, "capped_share")
@@ -170,18 +170,6 @@ def layer_words(layer: str) -> str:
     number_of_block, weight = layer.removeprefix("block").split("_", maxsplit=1)
     kind = "Queries" if weight == "Q" else "MLP"
     return f"{kind} of block {number_of_block}"
-
-
-def log_losses(panel: Any) -> None:
-    """A log axis with plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    panel.set_yscale("log")
-    low, high = panel.get_ylim()
-    many = np.log10(high / low) > 1.5
-    panel.yaxis.set_major_locator(LogLocator(subs=(1.0,) if many else (1.0, 2.0, 5.0)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
