@@ -117,7 +117,8 @@ def measured(scale: Scale, checks: Callable[[Arrays], Sequence[Check]]) -> Outco
             "train loss at the end, mean over seeds": by_width(arrays, "loss"),
             "test accuracy at the end, mean over seeds": by_width(arrays, "test_accuracy"),
         },
-        note=f"{end_words(arrays)} {facts['images to train on']} images, {facts['epochs']} epochs; {MAIN.words}. {OPEN_NOTE}",
+        note=f"{end_words(arrays)} {facts['images to train on']} images, {facts['epochs']} epochs; {MAIN.words}. "
+        f"{OPEN_NOTE}",
     )
 
 
