@@ -56,6 +56,13 @@ def whole(epochs=50):
     }
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept():
+    """Made-up runs are not taken for others."""
+    yield
+    vision.runs_of.cache_clear()
+
+
 def outcome_of(id, scale=Scale.PAPER):
     (claim,) = find([id])
     return claim.measure(scale)
@@ -77,6 +84,7 @@ def test_scalings_are_judged(monkeypatch, id, wrong, words):
     def runs(arrays, facts):
         monkeypatch.setattr(vision, "mnist_pictures", lambda: None)
         monkeypatch.setattr(vision_regression, "mnist_pictures", lambda: None)
+        vision.runs_of.cache_clear()
         monkeypatch.setattr(vision, "trained", lambda *_: (arrays, facts))
         monkeypatch.setattr(vision_regression, "regressed", lambda *_: (arrays, facts))
         return outcome_of(id)
@@ -167,6 +175,7 @@ def small_pictures():
 @pytest.mark.slow
 @pytest.mark.parametrize("id", ["encoder-F4", "encoder-F7", "encoder-F8"])
 def test_scalings_run(monkeypatch, id):
+    vision.runs_of.cache_clear()
     monkeypatch.setattr(vision, "mnist_pictures", small_pictures)
     monkeypatch.setattr(vision_regression, "mnist_pictures", small_pictures)
     found = outcome_of(id, Scale.SMOKE)

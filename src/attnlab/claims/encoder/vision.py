@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -106,9 +106,15 @@ def too_brief(facts: Facts) -> str:
     return ""
 
 
+@cache
+def runs_of(scale: Scale) -> tuple[Arrays, Facts]:
+    """Runs of the claims' plan on MNIST, which serve both claims."""
+    return trained(PLANS[scale], mnist_pictures(), lambda words: None)
+
+
 def measured(scale: Scale, checks: Callable[[Arrays], Sequence[Check]]) -> Outcome:
-    """Runs of the claims' plan on MNIST, and these checks of them."""
-    arrays, facts = trained(PLANS[scale], mnist_pictures(), lambda words: None)
+    """The runs, and these checks of them."""
+    arrays, facts = runs_of(scale)
     return outcome_of_checks(
         checks(arrays),
         brief=too_brief(facts),

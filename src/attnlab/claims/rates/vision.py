@@ -37,12 +37,12 @@ TINY = {"train": 200, "test": 50, "steps": 4, "depth": 1, "heads": 2, "mlp": 8, 
 # Smaller than the runs of the figures at the same scale, and without controls.
 MNIST_PLANS = {
     Scale.SMOKE: replace(QUICK_MNIST, **TINY, controls=()),
-    Scale.QUICK: replace(QUICK_MNIST, steps=500, controls=()),
+    Scale.QUICK: replace(QUICK_MNIST, train=3_000, steps=300, controls=()),
     Scale.PAPER: replace(PAPER_MNIST, controls=()),
 }
 CIFAR_PLANS = {
     Scale.SMOKE: replace(QUICK_CIFAR, **TINY),
-    Scale.QUICK: replace(QUICK_CIFAR, depth=2, heads=4, train=3_000, steps=300),
+    Scale.QUICK: replace(QUICK_CIFAR, depth=2, heads=4, train=2_000, steps=300),
     Scale.PAPER: PAPER_CIFAR,
 }
 
@@ -163,7 +163,7 @@ CLAIMS = [
         says="SNGD trains slower than SGD, Adam has no significant gain over SGD (Figure 6), and SPS outperforms SGD "
         "(Section 5).",
         setting="MNIST, shifted patches, no token sees itself, batches of 100, steps and caps of the paper, three "
-        "seeds. quick: 5,000 images, 500 steps, patches of 7 x 7, width 64; paper: all, 40 epochs",
+        "seeds. quick: 3,000 images, 300 steps, patches of 7 x 7, width 64; paper: all, 40 epochs",
         name="mnist",
         plans=MNIST_PLANS,
         paper=PAPER_MNIST,
@@ -175,7 +175,7 @@ CLAIMS = [
         says="SNGD trains slower than SGD, the norms of layers grow with every rule (Figure 7), SPS outperforms SGD, "
         "and Adam has no significant gap to it (Section 5).",
         setting="CIFAR-10, shifted patches, no token sees itself, batches of 100, steps and caps of the paper, three "
-        "seeds. quick: 3,000 images, 300 steps, depth 2, 4 heads, patches of 8 x 8, width 64; paper: all, 80 epochs",
+        "seeds. quick: 2,000 images, 300 steps, depth 2, 4 heads, patches of 8 x 8, width 64; paper: all, 80 epochs",
         name="cifar10",
         plans=CIFAR_PLANS,
         paper=PAPER_CIFAR,
