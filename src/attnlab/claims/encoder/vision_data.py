@@ -45,7 +45,7 @@ class Plan:
 
 
 PLANS = {
-    Scale.SMOKE: Plan(500, 100, 12, (16, 256), 2, 8, (256,), 1),
+    Scale.SMOKE: Plan(400, 100, 6, (16, 256), 2, 4, (256,), 1),
     Scale.QUICK: Plan(10_000, 2_000, 10, WIDTHS, 3, 5, (1024, 16384), 1),
     Scale.PAPER: Plan(60_000, 10_000, EPOCHS, WIDTHS, 3, 10, (1024, 16384), 2),
 }

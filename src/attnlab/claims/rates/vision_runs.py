@@ -179,7 +179,7 @@ def setting_of(scale: Scale, paper: Setting, quick: Setting) -> Setting:
     """What is run at a scale; where the images are not at hand, as much of it on the digits of scikit-learn."""
     wanted = scale.pick(quick, quick, paper)
     if scale is Scale.SMOKE:
-        return replace(wanted, **SMALL, depth=1, heads=2, batch=50, steps=SMOKE_STEPS)
+        return replace(wanted, **SMALL, depth=1, heads=2, batch=50, steps=SMOKE_STEPS, controls=())
     if not at_hand(wanted.images):
         return replace(wanted, **SMALL, depth=2, heads=2)
     return wanted
