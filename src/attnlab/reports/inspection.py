@@ -20,6 +20,7 @@ from attnlab.theory import LocalOptimality, is_locally_optimal
 from attnlab.theory.check import plain
 
 NORMS = (FROBENIUS, NUCLEAR)
+MOST_DRAWS = 10_000
 # The queries of least lead that are printed; `leads` has all.
 WEAKEST = 5
 # To how much the best margins of rotated weights are known, relatively.
@@ -299,10 +300,12 @@ def inspect(
     if weights.shape != (tokens.d, tokens.d):
         wanted = (tokens.d, tokens.d)
         raise InputError(message(f"`W` has shape {weights.shape}; tokens of dimension {tokens.d} need {wanted}."))
-    count, start = whole("draws", draws, 0), whole("seed", seed, 0)
+    count, start = whole("draws", draws, 0, MOST_DRAWS), whole("seed", seed, 0)
     reach = None if tolerance is None else number("tolerance", tolerance, least=0.0)
     layer = Layer(tokens)
     seen = layer.seen_by(weights)
+    with np.errstate(over="ignore"):
+        leads = np.ldexp(seen.leads, layer.power + seen.power)
     norms = tuple(_in_norm(norm, tokens, layer, seen, reach) for norm in NORMS)
     assert len(norms) == 2
     share = norms[0].share
@@ -315,7 +318,7 @@ def inspect(
         selected=seen.selected,
         tied=seen.tied,
         attention=seen.attention,
-        leads=np.ldexp(seen.leads, layer.power + seen.power),
+        leads=leads,
         norms=norms,
         local=_local(tokens, seen.selected, norms[0].solution),
         chance=chance,

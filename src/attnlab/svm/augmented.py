@@ -103,11 +103,12 @@ class Augmented:
         else:
             squares = np.vecdot(self.rows.p**2, (self.rows.queries**2 @ metric.entries.T**2)[self.rows.query])
         self.mean_square = max(float(np.mean(squares)), TINY)
-        self.stiffness = len(self.starts) / max(float(np.median(squares)), TINY)
+        self.most = STIFFEST / self.mean_square
+        self.stiffness = min(len(self.starts) / max(float(np.median(squares)), TINY), self.most)
         square = float(np.vdot(self.total, metric.lift(self.total)))
         if square > 0:  # the best multiple of l: that with sum l = |sum l A|^2
             self.multipliers = self.multipliers * (float(self.multipliers.sum()) / square)
-            self.stiffness = min(float(self.multipliers.sum()), STIFFEST / self.mean_square)
+            self.stiffness = min(float(self.multipliers.sum()), self.most)
         self.before = self.multipliers
         self._move_to(self.multipliers)
 
@@ -120,7 +121,7 @@ class Augmented:
             active = np.flatnonzero(self.working)
         solved = self._solved(active, asked[active], c)
         if solved is None:  # rounding has made the system indefinite
-            self.stiffness = c / 16.0
+            self.stiffness = max(c / 16.0, TINY)
             self.before = self.multipliers
             return
         goal = np.zeros(len(self.rows))
@@ -138,7 +139,7 @@ class Augmented:
         length = float(np.vdot(self.source, self.W))
         if not (square > 0 and length > 0):
             return np.inf
-        return 1.0 - float(self.values.min()) * float(self.multipliers.sum()) / np.sqrt(length * square)
+        return 1.0 - float(self.values.min()) / sqrt(length) * (float(self.multipliers.sum()) / sqrt(square))
 
     def _solved(self, active: NDArray[np.intp], asked: Array, c: float) -> Array | None:
         """(A_S A_S^T + 1 / c)^-1 asked; by the entries of W where these are fewer; None where rounding forbids."""
@@ -198,12 +199,11 @@ class Augmented:
             return
         self.before = self.multipliers
         square = float(np.vdot(self.total, self.metric.lift(self.total)))
-        most = STIFFEST / self.mean_square
         if square > 0:  # sum l / |sum l A| is about one over the margin
             length = float(self.multipliers.sum()) / sqrt(square)
-            self.stiffness = max(self.stiffness, min(length * length, most))
+            self.stiffness = max(self.stiffness, min(length * length, self.most))
         if settled and not len(hardest):
-            self.stiffness = min(2.0 * self.stiffness, most)
+            self.stiffness = min(2.0 * self.stiffness, self.most)
 
     def _move_to(self, multipliers: Array) -> None:
         self.source = self.total = self._sum(multipliers)
@@ -233,7 +233,7 @@ def _zero_of(slope: Callable[[float], float], small: float) -> float:
         return 1.0
     at_low, side, place = slope(0.0), 0, 0.0
     for _ in range(SECANTS):
-        place = (low * at_high - high * at_low) / (at_high - at_low) if at_low < 0 else 0.5 * (low + high)
+        place = (low * at_high - high * at_low) / (at_high - at_low) if at_low < 0 < at_high else 0.5 * (low + high)
         found = slope(place)
         if abs(found) <= small:
             break

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.checks import boolean_array, finite_array, number, shown, whole_array
-from attnlab.data.scale import exponent, lengths
+from attnlab.data.scale import exponent, lengths, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.augmented import Augmented
@@ -26,7 +26,7 @@ STEPS, OTHER_STEPS, BETWEEN = 200, 400, 20
 NOTHING = 1e-6
 EPS = float(np.finfo(np.float64).eps)
 # Constraints this much shorter than the longest are not searched with the others; the shortest alone bounds the margin.
-SHORTEST = 2.0**-400
+SHORTEST = 2.0**-100
 # More than underflow can have changed, in rows of order one.
 UNDERFLOW = 2.0**-900
 
@@ -263,9 +263,8 @@ def _bracket(
 
 def _search(rows: Rows, norm: Norm, tolerance: float, start: Array | None) -> _Best:
     """Newton steps until the bounds agree, or the upper one says that there is no margin."""
-    W = np.zeros((rows.p.shape[1], rows.queries.shape[1])) if start is None else start
-    if start is None and len(rows):
-        W = rows.adjoint(1.0 / rows.norms)
+    W = rows.adjoint(1.0 / rows.norms) if start is None else start
+    W = to_one(W)[0]
     if not W.any():
         W = np.ones_like(W)
     if not len(rows):
@@ -275,11 +274,18 @@ def _search(rows: Rows, norm: Norm, tolerance: float, start: Array | None) -> _B
     best.bound(shortest, rows.adjoint(shortest))
     first = rows.values(W)
     best.see(W, first)
-    search = Augmented(rows, first)
+    with np.errstate(all="ignore"):  # numbers that overflow on the way are no evidence, and are not kept
+        _improve(best, Augmented(rows, first), tolerance)
+    return best
+
+
+def _improve(best: _Best, search: Augmented, tolerance: float) -> None:
+    """The steps themselves."""
+    norm = best.norm
     metrics = since = 0
     for step in range(1, (STEPS if norm is FROBENIUS else OTHER_STEPS) + 1):
         if best.closed(tolerance) or best.nothing():
-            break
+            return
         search.step()
         best.steps = step
         best.see(search.W, search.values)
@@ -288,7 +294,6 @@ def _search(rows: Rows, norm: Norm, tolerance: float, start: Array | None) -> _B
         if norm is not FROBENIUS and (since == BETWEEN or search.gap() <= 0.5 * max(tolerance, 1e-3)):
             search.use(metric_of(norm.name, search.W, search.total, metrics))
             metrics, since = metrics + 1, 0
-    return best
 
 
 def _order_one(rows: Rows) -> tuple[Rows, int]:
@@ -412,5 +417,4 @@ def _start(start: ArrayLike, shape: tuple[int, int], problems: int | None = None
     if array.shape not in allowed:
         wanted = " or ".join(map(str, allowed))
         raise InputError(message(f"`start` has shape {array.shape}; wanted {wanted}."))
-    array = np.ldexp(array, -exponent(array))
     return array if problems is None else np.broadcast_to(array, (problems, *shape))

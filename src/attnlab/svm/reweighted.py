@@ -23,14 +23,15 @@ EVEN, LEAST_EVEN, FALL = 0.3, 1e-4, 0.5
 
 def metric_of(norm: str, W: Array, S: Array, round_: int) -> Metric:
     """The metric for the next steps in this norm, from where W and S = sum l A are; `round_` counts from 0."""
-    if norm == "frobenius":
+    followed = W if norm == "nuclear" else S
+    if not followed.any() or not np.isfinite(followed).all():
         return Metric()
     even = max(EVEN * FALL**round_, LEAST_EVEN)
     if norm == "entrywise max":
         sizes = np.abs(S)
-        sizes = sizes + even * float(sizes.max())
-        return Metric(entries=np.sqrt(float(sizes.max()) / sizes))
-    left, singular, right = np.linalg.svd(W if norm == "nuclear" else S)
+        sizes = sizes / float(sizes.max()) + even
+        return Metric(entries=1.0 / np.sqrt(sizes))
+    left, singular, right = np.linalg.svd(followed)
     sizes = singular / singular[0] + even  # (min(a, b),)
     power = 0.25 if norm == "nuclear" else -0.25
     return Metric(left=_side(left, sizes, even, power), right=_side(right.T, sizes, even, power))
