@@ -144,19 +144,29 @@ class Chance:
 
     @property
     def z(self) -> float | None:
-        """(share - mean) / (sd sqrt(1 + 1/K)) for K shares; None where they do not vary."""
+        """(share - mean) / (sd sqrt(1 + 1/K)) for K shares; None where they do not vary.
+
+        Shares are those of a least lead, and skewed: z is not that of a normal distribution. `p` needs no distribution.
+        """
         if not self.sd:
             return None
         return (self.share - self.mean) / (self.sd * float(np.sqrt(1.0 + 1.0 / len(self.shares))))
 
+    @property
+    def p(self) -> float:
+        """How often rotated weights reach the share of W: (1 + draws that do) / (1 + K), an exact p-value."""
+        above = sum(share >= self.share for share in self.shares)
+        return (1 + above) / (1 + len(self.shares))
+
     def __str__(self) -> str:
         spread = "" if self.sd is None else f" +- {self.sd:.1%}"
         z = "" if self.z is None else f", z = {self.z:.1f}"
-        return f"{self.mean:.1%}{spread} for rotated weights{z} ({len(self.shares)} of {self.draws} draws)"
+        counted = f"{len(self.shares)} of {self.draws} draws"
+        return f"{self.mean:.1%}{spread} for rotated weights{z}, p = {self.p:.2g} ({counted})"
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
-        facts = {"mean": self.mean, "sd": self.sd, "z": self.z, "shares": self.shares, "draws": self.draws}
+        facts = {"mean": self.mean, "sd": self.sd, "z": self.z, "p": self.p, "shares": self.shares, "draws": self.draws}
         return plain(facts)
 
 
@@ -216,8 +226,8 @@ class Inspection(Report):
         if self.frobenius.share is None:
             return f"{held}; whether a W separates them was too close to call."
         beside = "" if self.chance is None else f"; {self.chance.mean:.0%} is chance"
-        z = None if self.chance is None else self.chance.z
-        beside += "" if z is None else f" (z = {z:.1f})"
+        if self.chance is not None and self.chance.z is not None:
+            beside += f" (z = {self.chance.z:.1f}, p = {self.chance.p:.2g})"
         return f"{held}, with {self.frobenius.share:.0%} of the margin that the best W of that length has{beside}."
 
     def sections(self) -> tuple[Section, ...]:
