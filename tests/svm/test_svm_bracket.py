@@ -158,8 +158,9 @@ def test_nothing_to_separate_is_an_infinite_margin():
     bracket = bracket_margin(np.ones((2, 1, 3)), np.ones((2, 2)), [0, 0])
     assert bracket.lower == bracket.upper == np.inf
     assert bracket.status is BracketStatus.UNCONSTRAINED
-    assert not bracket.W.any()
+    assert bracket.W.tolist() == np.zeros((3, 2)).tolist()
     assert bracket.gap == 0.0
+    assert bracket.steps == 0
     hidden = bracket_margin(np.ones((1, 3, 2)), np.ones((1, 2)), [1], mask=[[False, True, False]])
     assert hidden.status is BracketStatus.UNCONSTRAINED
     assert hidden.summary()["upper"] is None
@@ -239,7 +240,8 @@ def test_rows_next_to_nothing_beside_the_others_bound_the_margin_alone():
     x[0] *= 1e-200
     bracket = bracket_margin(x, z, selected)
     assert_certified(bracket, x, z, selected)
-    assert 0 < bracket.upper < 1e-199
+    length = np.linalg.norm((x[0] - x[0, selected[0]]) * 1e200, axis=1) * np.linalg.norm(z[0])
+    np.testing.assert_allclose(bracket.upper * 1e200, np.sort(length)[1], rtol=1e-11)
     assert bracket.status is BracketStatus.WIDE
 
 
@@ -273,4 +275,7 @@ def test_what_is_wrong_is_told(arguments, words):
 def test_norms_are_given_by_name_or_as_they_are():
     x, z, selected = drawn(5)
     assert bracket_margin(x, z, selected, norm=al.svm.norms.NUCLEAR).norm == "nuclear"
+    double = al.svm.Norm(name="frobenius", value=np.size, dual=np.size, prox=lambda W, t: W)
+    with pytest.raises(InputError, match="`norm` is"):
+        bracket_margin(x, z, selected, norm=double)
     assert repr(bracket_margin(x, z, selected)).startswith("Bracket(frobenius, margin in [")

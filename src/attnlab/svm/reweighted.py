@@ -18,15 +18,19 @@ import numpy as np
 from attnlab.data.tokens import Array
 from attnlab.svm.augmented import Metric
 
-EVEN, LEAST_EVEN, FALL = 0.3, 1e-4, 0.5
+# The even part of the first metric, by which it falls from one to the next, and what it falls to: so much of the
+# tolerance, since about so many times it is the gap that it leaves.
+EVEN, FALL = 0.3, 0.4
+LEAST_EVEN = {"nuclear": 0.1, "entrywise max": 0.1, "spectral": 0.025}
+FINEST = 1e-10
 
 
-def metric_of(norm: str, W: Array, S: Array, round_: int) -> Metric:
+def metric_of(norm: str, W: Array, S: Array, round_: int, tolerance: float) -> Metric:
     """The metric for the next steps in this norm, from where W and S = sum l A are; `round_` counts from 0."""
     followed = W if norm == "nuclear" else S
     if not followed.any() or not np.isfinite(followed).all():
         return Metric()
-    even = max(EVEN * FALL**round_, LEAST_EVEN)
+    even = max(EVEN * FALL**round_, LEAST_EVEN[norm] * tolerance, FINEST)
     if norm == "entrywise max":
         sizes = np.abs(S)
         sizes = sizes / float(sizes.max()) + even
