@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import boolean_array, finite_array, number, shown, whole_array
+from attnlab.checks import number
 from attnlab.data.scale import exponent, lengths, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.augmented import Augmented
-from attnlab.svm.norms import ENTRYWISE_MAX, FROBENIUS, NUCLEAR, SPECTRAL, Norm
+from attnlab.svm.given import key_array, known_norm, query_array, selection_array, start_array, visible_array
+from attnlab.svm.norms import ENTRYWISE_MAX, FROBENIUS, Norm
 from attnlab.svm.ranges import LEAST, MOST, decimal
 from attnlab.svm.reweighted import FINEST, metric_of
 from attnlab.svm.rows import Rows, array_rows
 
-NORMS = {norm.name: norm for norm in (FROBENIUS, NUCLEAR, SPECTRAL, ENTRYWISE_MAX)}
 # Newton steps; for the other norms, also the most in one metric, and the share of the tolerance that ends it sooner.
 STEPS, OTHER_STEPS, BETWEEN, INNER = 200, 1000, 30, 0.2
 # A bound this small, relative to the lengths of the constraints that give it, is a margin of nothing.
@@ -128,12 +128,12 @@ def bracket_margin(
     >>> al.svm.bracket_margin([[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 0.0, 0.0]], [0]).W.shape
     (2, 3)
     """
-    keys = _tokens(x, 3)
-    queries = _queries(z, keys.shape[:-2])
-    chosen = _selection(selected, queries.shape[:-1], keys.shape[-2])
-    visible = _visible(mask, chosen, keys.shape[-2])
-    measure, reach = _norm(norm), number("tolerance", tolerance, least=0.0)
-    first = None if start is None else _start(start, (keys.shape[-1], queries.shape[-1]))
+    keys = key_array(x, 3)
+    queries = query_array(z, keys.shape[:-2])
+    chosen = selection_array(selected, queries.shape[:-1], keys.shape[-2])
+    visible = visible_array(mask, chosen, keys.shape[-2])
+    measure, reach = known_norm(norm), number("tolerance", tolerance, least=0.0)
+    first = None if start is None else start_array(start, (keys.shape[-1], queries.shape[-1]))
     return _bracket(keys, queries, chosen, visible, measure, reach, first)
 
 
@@ -158,12 +158,12 @@ def bracket_margins(
     >>> [bracket.status.name for bracket in bracket_margins(tokens.x, tokens.z, al.optimal_tokens(tokens))]
     ['CLOSED', 'CLOSED', 'CLOSED']
     """
-    keys = _tokens(x, 4)
-    queries = _queries(z, keys.shape[:-2])
-    chosen = _selection(selected, queries.shape[:-1], keys.shape[-2])
-    visible = _visible(mask, chosen, keys.shape[-2])
-    measure, reach = _norm(norm), number("tolerance", tolerance, least=0.0)
-    first = None if start is None else _start(start, (keys.shape[-1], queries.shape[-1]), len(keys))
+    keys = key_array(x, 4)
+    queries = query_array(z, keys.shape[:-2])
+    chosen = selection_array(selected, queries.shape[:-1], keys.shape[-2])
+    visible = visible_array(mask, chosen, keys.shape[-2])
+    measure, reach = known_norm(norm), number("tolerance", tolerance, least=0.0)
+    first = None if start is None else start_array(start, (keys.shape[-1], queries.shape[-1]), len(keys))
     return [
         _bracket(
             keys[k],
@@ -192,8 +192,8 @@ class _Best:
 
     def see(self, W: Array, values: Array) -> None:
         """The margin of W, given its values."""
-        length = self.norm.value(W)
-        if length > 0:
+        length = self.norm.value(W) if np.isfinite(W).all() else np.inf
+        if 0 < length < np.inf:
             margin = float(values.min()) / length
             if margin > self.lower:
                 self.W, self.lower = W, margin
@@ -201,7 +201,8 @@ class _Best:
     def bound(self, multipliers: Array, total: Array) -> None:
         """The bound that multipliers give, whose sum l A is given."""
         weight = float(multipliers.sum())
-        bound = self.norm.dual(total) / weight if weight > 0 else np.inf
+        known = 0 < weight < np.inf and bool(np.isfinite(total).all())
+        bound = self.norm.dual(total) / weight if known else np.inf
         if bound < self.upper:
             self.multipliers, self.upper = multipliers / weight, bound
 
@@ -359,62 +360,3 @@ def _at_power(bound: float, power: int) -> float:
             )
         )
     return float(np.ldexp(bound, power))
-
-
-def _tokens(x: ArrayLike, axes: int) -> Array:
-    array = finite_array("x", x)
-    if array.ndim != axes or 0 in array.shape:
-        wanted = "(n, T, a)" if axes == 3 else "(problems, n, T, a)"
-        hint = "al.svm.bracket_margins takes many problems at once" if array.ndim == 4 else None
-        raise InputError(message(f"`x` has shape {array.shape}; wanted {wanted}, with no empty axis.", hint))
-    return array
-
-
-def _queries(z: ArrayLike, lead: tuple[int, ...]) -> Array:
-    array = finite_array("z", z)
-    if array.ndim - len(lead) not in (1, 2) or array.shape[: len(lead)] != lead or 0 in array.shape:
-        one = ", ".join(map(str, lead))
-        raise InputError(
-            message(f"`z` has shape {array.shape}; wanted queries ({one}, b), or ({one}, K, b) for K of each sequence.")
-        )
-    return array
-
-
-def _selection(selected: ArrayLike, shape: tuple[int, ...], T: int) -> NDArray[np.intp]:
-    chosen = whole_array("selected", selected)
-    if chosen.shape != shape:
-        raise InputError(message(f"`selected` has shape {chosen.shape}; wanted one token per query, {shape}."))
-    if chosen.min() < 0 or chosen.max() >= T:
-        wrong = chosen.max() if chosen.max() >= T else chosen.min()
-        raise InputError(message(f"`selected` names token {wrong}; sequences of {T} tokens have 0 to {T - 1}."))
-    return chosen
-
-
-def _visible(mask: ArrayLike | None, chosen: NDArray[np.intp], T: int) -> NDArray[np.bool_] | None:
-    if mask is None:
-        return None
-    given = boolean_array("mask", mask, "booleans (True = visible), or 0 and 1")
-    full = (*chosen.shape, T)
-    if given.ndim == 0 or given.shape not in (full[k:] for k in range(len(full))):
-        raise InputError(message(f"`mask` has shape {given.shape}; wanted {full}, or its last axes."))
-    visible = np.broadcast_to(given, full)
-    if not np.take_along_axis(visible, chosen[..., None], axis=-1).all():
-        raise InputError(message("`selected` names tokens that the mask hides from their query."))
-    return visible
-
-
-def _norm(norm: str | Norm) -> Norm:
-    name = norm.name if isinstance(norm, Norm) and norm in NORMS.values() else norm
-    if isinstance(name, str) and name in NORMS:
-        return NORMS[name]
-    raise InputError(message(f"`norm` is {shown(norm)}; wanted one of {', '.join(map(repr, NORMS))}."))
-
-
-def _start(start: ArrayLike, shape: tuple[int, int], problems: int | None = None) -> Array:
-    """W of order one, which the bounds do not depend on; one for each problem, where there are several."""
-    array = finite_array("start", start)
-    allowed = [shape] if problems is None else [(problems, *shape), shape]
-    if array.shape not in allowed:
-        wanted = " or ".join(map(str, allowed))
-        raise InputError(message(f"`start` has shape {array.shape}; wanted {wanted}."))
-    return array if problems is None else np.broadcast_to(array, (problems, *shape))
