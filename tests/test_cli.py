@@ -102,6 +102,42 @@ def test_solve_prints_and_saves_the_certificate(tmp_path):
     assert "support tokens" in table.stdout
 
 
+def test_solve_reports_what_trained_weights_select(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tokens = al.data.sphere(n=4, T=5, d=8, seed=1)
+    tokens.save("tokens.npz")
+    W = np.random.default_rng(0).standard_normal((8, 8))
+    np.save("W.npy", W)
+    want = al.inspect(tokens, W, draws=3)
+    assert main(["solve", "tokens.npz", "--weights", "W.npy", "--draws", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["selected"] == want.selected.tolist()
+    assert result["chance"] == want.to_json()["chance"]
+    arrays, _ = read_npz(tmp_path / "tokens-inspection.npz", "arrays")
+    np.testing.assert_array_equal(arrays["leads"], want.leads)
+    np.testing.assert_allclose(arrays["W_nuclear"], want.nuclear.solution.W)
+    assert main(["solve", "tokens.npz", "--weights", "W.npy", "--draws", "3"]) == 0
+    assert capsys.readouterr().out.strip() == repr(want)
+    np.save("zero.npy", 0 * W)
+    al.Tokens(x=np.ones((2, 3, 8)), z=tokens.z[:2], y=[1, 1]).save("equal.npz")
+    assert main(["solve", "equal.npz", "--weights", "zero.npy"]) == 1
+    np.save("small.npy", np.eye(3))
+    capsys.readouterr()
+    for arguments, words in [
+        (["--weights", "missing.npy"], "no file"),
+        (["--weights", "tokens.npz"], "npy"),
+        (["--weights", "small.npy"], "`W` has shape (3, 3)"),
+        (["--weights", "W.npy", "--selected", "0,0,0,0"], "--selected"),
+        (["--weights", "W.npy", "--norm", "nuclear"], "--norm"),
+        (["--weights", "W.npy", "--draws", "-1"], "`draws` is -1"),
+        (["--weights", "W.npy", "--out", "tokens.npz"], "the file of the tokens"),
+    ]:
+        assert main(["solve", "tokens.npz", *arguments]) == 2, arguments
+        assert words in capsys.readouterr().err, arguments
+    assert main(["solve", "tokens.npz", "--weights", "W.npy", "--time-limit", "1e-9", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["status"] == "out_of_time"
+
+
 def test_solve_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     al.data.sphere(n=6, T=8, d=2, seed=0).save("flat.npz")

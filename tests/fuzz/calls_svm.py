@@ -8,7 +8,7 @@ import numpy as np
 
 import attnlab as al
 from attnlab.svm import norms
-from fuzz import margins
+from fuzz import brackets, margins
 from fuzz.arrays import anything, finite
 from fuzz.calls import Call, case
 from fuzz.material import any_sizes, kept, labels, matrix, maybe_tokens, selection, solution, tokens, tokens_of
@@ -42,6 +42,35 @@ def solve_margins(src: Source) -> Call:
     chosen = selection(src, data)
     kwargs = {"norm": norm(src), "tolerance": tolerance(src)}
     return Call(al.solve_margins, (maybe_tokens(src, data), chosen), kwargs, {"tokens": data})
+
+
+def bracket_call(src: Source, function: Any, *, trials: bool) -> Call:
+    """Tokens with queries of perhaps another dimension."""
+    data = tokens(src, trials=trials)
+    x, z = np.array(data.x), np.array(data.z)
+    if src.rarely(2):
+        z = finite(src, (*z.shape[:-1], src.choose((1, 2, 3))))
+    chosen = selection(src, data)
+    kwargs: dict[str, Any] = {"norm": src.choose(("frobenius", "frobenius", "nuclear", "spectral", "entrywise max"))}
+    if data.mask is not None:
+        kwargs["mask"] = data.mask
+    kwargs |= some_of(src, {"tolerance": lambda src: given_tolerance(src, 1e-2)}, 4)
+    if src.rarely(6):
+        kwargs["start"] = matrix(src, x.shape[-1], z.shape[-1])
+    if src.rarely(12):
+        kwargs["norm"] = norm(src)
+    given = (anything(src, x.shape), z, chosen) if src.rarely(10) else (x, z, chosen)
+    return Call(function, given, kwargs, {"mask": data.mask})
+
+
+@case("svm.bracket_margin", judge=brackets.bracketed, weight=15, infinite=True)
+def bracket_margin(src: Source) -> Call:
+    return bracket_call(src, al.svm.bracket_margin, trials=False)
+
+
+@case("svm.bracket_margins", judge=brackets.all_bracketed, weight=5, infinite=True)
+def bracket_margins(src: Source) -> Call:
+    return bracket_call(src, al.svm.bracket_margins, trials=True)
 
 
 @case("svm.solve_generalized", judge=margins.level_certified, weight=10)

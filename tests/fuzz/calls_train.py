@@ -28,7 +28,7 @@ from fuzz.calls_models import (
     rule,
     weights,
 )
-from fuzz.material import maybe_tokens, plain_tokens, selection, sequences, tokens_of
+from fuzz.material import maybe_tokens, plain_tokens, selection, sequences, tokens, tokens_of
 from fuzz.scalars import (
     choice,
     flag,
@@ -266,6 +266,13 @@ def good_initialization(src: Source) -> Call:
         (maybe_tokens(src, data), model, heads_weights(src, model, data)),
         some_of(src, options),
     )
+
+
+@case("reports.inspect", weight=2, covers=("inspect",), infinite=True)
+def inspect(src: Source) -> Call:
+    data = tokens(src)
+    options = {"draws": or_junk(lambda src: src.choose((2, 0, 1, 5))), "seed": seed, "tolerance": optional(positive)}
+    return Call(al.inspect, (maybe_tokens(src, data), anything(src, (data.d, data.d))), some_of(src, options))
 
 
 @case("reports.stability", weight=0.1)

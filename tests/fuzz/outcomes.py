@@ -172,7 +172,7 @@ def _said(result: Any) -> Kind | None:
     name = status.name if isinstance(status, Enum) else ""
     if name in ("INFEASIBLE", "NOT_SEPARABLE"):
         return Kind.INFEASIBLE
-    if name in ("UNDECIDED", "INACCURATE"):
+    if name in ("UNDECIDED", "INACCURATE", "WIDE"):
         return Kind.UNDECIDED
     if name in PROMISING:
         return None

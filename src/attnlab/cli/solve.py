@@ -23,6 +23,8 @@ class Solve:
 
     FILE is an npz (`np.savez("tokens.npz", x=x, z=z, y=y, v=v)`) with arrays x (n,T,d), z (n,d) or (n,K,d), y (n,) or
     (n,K) of +1 and -1, and perhaps v (d,), mask, and selected (n,) or (n,K): the token each query should pick.
+
+    With --weights, what your own trained W selects on these tokens: its margin beside the best, and beside chance.
     """
 
     file: tyro.conf.Positional[Path]
@@ -32,6 +34,11 @@ class Solve:
     a query's attention are joined by +, as 0,2+3,1."""
     norm: Literal["frobenius", "nuclear", "spectral", "l1"] = "frobenius"
     """frobenius: where W goes; nuclear: where (K, Q) goes; or another norm of W (l1: sum of absolute entries)."""
+    weights: Path | None = None
+    """An npy file with W (d,d) of a trained attention layer: report what it selects, in both norms, in place of solving
+    for a given selection."""
+    draws: int = 20
+    """With --weights: how many random rotations of W chance is told from."""
     mask: str | None = None
     """What each query sees: causal, an npy file of booleans, or rows of 0 and 1 as 1110,1011 (default: `mask` in the
     file, else everything)."""
@@ -49,6 +56,10 @@ class Solve:
 
         if self.time_limit is not None:
             number("--time-limit", self.time_limit, above=0)
+        if self.weights is not None:
+            from attnlab.cli.weights import inspect_weights
+
+            return inspect_weights(self)
         work = _Work(self)
         with progress("solve") as show:
             in_time = finished_within(self.time_limit, lambda: work.do(lambda what: show(0, None, what)))
@@ -83,7 +94,7 @@ class _Work:
 
     def __init__(self, asked: Solve) -> None:
         self.asked = asked
-        self.out = asked.out or asked.file.with_name(asked.file.stem + "-margin.npz")
+        self.out = out_path(asked, "margin")
         self.tokens: Any = None
         self.best: Any = None  # (tokens of best score, how many share it)
         self.chosen: Any = None
@@ -95,7 +106,7 @@ class _Work:
         """Everything, in order."""
         tell(f"reading {self.asked.file}")
         tokens, in_file = self._read()
-        self._check_out()
+        check_out(self.out, asked=self.asked)
         tell("choosing tokens")
         self.best = self._best(tokens, needed=self.asked.selected is None and in_file is None)
         self.chosen, self.kept = self._selection(tokens, in_file)
@@ -168,22 +179,12 @@ class _Work:
         }
 
     def _read(self) -> tuple[Any, Any]:
-        """The tokens of the file under the mask that was asked for, and the selection in the file, if any."""
-        from attnlab.cli.selection import mask_array
-        from attnlab.data import Tokens
+        """The tokens of the file, and the selection in it, if any."""
         from attnlab.data.files import read_npz
-        from attnlab.errors import InputError, message
 
-        asked = self.asked
-        tokens = Tokens.load(asked.file)
-        if tokens.trials is not None:
-            problem = f"`{asked.file}` holds {tokens.trials} trials; wanted one data set."
-            raise InputError(message(problem, "in Python: al.solve_margins(tokens, selected)"))
-        in_file = None if asked.selected is not None else read_npz(asked.file, "tokens")[0].get("selected")
-        if asked.mask is None:
-            return tokens, in_file
-        mask = asked.mask if asked.mask == "causal" else mask_array(asked.mask)
-        return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=mask, info=tokens.info), in_file
+        tokens = read_tokens(self.asked)
+        in_file = None if self.asked.selected is not None else read_npz(self.asked.file, "tokens")[0].get("selected")
+        return tokens, in_file
 
     def _best(self, tokens: Any, *, needed: bool) -> Any:
         """Tokens of best score, and how many share it; None where there are no scores and none are needed."""
@@ -196,21 +197,6 @@ class _Work:
             if needed:
                 raise
             return None
-
-    def _check_out(self) -> None:
-        """Refuse now, not after minutes of solving, what could not be written or would write over the tokens."""
-        from attnlab.data.files import npz_path
-        from attnlab.data.writing import check_writable
-        from attnlab.errors import InputError, message
-
-        if self.out.is_dir():
-            raise InputError(
-                message(f"`--out` is {self.out}, a folder; wanted a file.", f"--out {self.out}/margin.npz")
-            )
-        out = npz_path(self.out)
-        check_writable(out)
-        if out.exists() and os.path.samefile(out, self.asked.file):
-            raise InputError(message(f"`--out` is {out}, the file of the tokens.", "--out margin.npz"))
 
     def _selection(self, tokens: Any, in_file: Any) -> tuple[Any, Any]:
         """A token per query, and where queries keep several: which, as booleans (else None)."""
@@ -236,3 +222,38 @@ class _Work:
         if self.kept is not None:
             return solve_generalized(self.tokens, self.kept, norm=norm, throw=False)
         return solve_margin(self.tokens, self.chosen, norm=norm, throw=False)
+
+
+def out_path(asked: Solve, what: str) -> Path:
+    """Where results go: as asked, or beside the tokens."""
+    return asked.out or asked.file.with_name(f"{asked.file.stem}-{what}.npz")
+
+
+def read_tokens(asked: Solve) -> Any:
+    """The tokens of the file, one data set, under the mask that was asked for."""
+    from attnlab.cli.selection import mask_array
+    from attnlab.data import Tokens
+    from attnlab.errors import InputError, message
+
+    tokens = Tokens.load(asked.file)
+    if tokens.trials is not None:
+        problem = f"`{asked.file}` holds {tokens.trials} trials; wanted one data set."
+        raise InputError(message(problem, "in Python: al.solve_margins(tokens, selected)"))
+    if asked.mask is None:
+        return tokens
+    mask = asked.mask if asked.mask == "causal" else mask_array(asked.mask)
+    return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=mask, info=tokens.info)
+
+
+def check_out(out: Path, *, asked: Solve) -> None:
+    """Refuse now, not after minutes of solving, what could not be written or would write over what is read."""
+    from attnlab.data.files import npz_path
+    from attnlab.data.writing import check_writable
+    from attnlab.errors import InputError, message
+
+    if out.is_dir():
+        raise InputError(message(f"`--out` is {out}, a folder; wanted a file.", f"--out {out}/margin.npz"))
+    path = npz_path(out)
+    check_writable(path)
+    if path.exists() and os.path.samefile(path, asked.file):
+        raise InputError(message(f"`--out` is {path}, the file of the tokens.", "--out margin.npz"))

@@ -7,6 +7,7 @@
 | `encoder_report` | is gradient descent on this encoder guaranteed to converge, how fast, and what is missing? |
 | `stability` | how far do the weights move if one sequence is left out? |
 | `report` | what any model has learned on a data set: fit, attention, max-margin directions, tangent kernel |
+| `inspect` | what the W of one attention layer of your own selects: margin, best margin, cosines, chance |
 | `Report`, `Section`, `Fact` | what a report is: a verdict, rows, one printer, `to_json()`, `frame()` |
 """
 
@@ -14,6 +15,13 @@ from attnlab.reports.encoder import EncoderReport as EncoderReport, encoder_repo
 from attnlab.reports.initialization import (
     InitializationReport as InitializationReport,
     good_initialization as good_initialization,
+)
+from attnlab.reports.inspection import (
+    Chance as Chance,
+    Inspection as Inspection,
+    NormRow as NormRow,
+    QueryRow as QueryRow,
+    inspect as inspect,
 )
 from attnlab.reports.model import HeadRow as HeadRow, ModelReport as ModelReport, report as report
 from attnlab.reports.rates import rates as rates
