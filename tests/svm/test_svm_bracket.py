@@ -8,7 +8,7 @@ import pytest
 
 import attnlab as al
 from attnlab.errors import InputError
-from attnlab.svm import BracketStatus, bracket_margin, bracket_margins
+from attnlab.svm import BracketStatus, bracket_margin, bracket_margins, norms
 
 NORMS = ("frobenius", "nuclear", "spectral", "entrywise max")
 
@@ -258,7 +258,7 @@ def test_rows_next_to_nothing_beside_the_others_bound_the_margin_alone():
         ({"mask": [[False, True, True]] * 2}, "the mask hides"),
         ({"mask": np.ones((2, 2))}, "`mask` has shape (2, 2)"),
         ({"norm": "l2"}, "`norm` is 'l2'"),
-        ({"norm": al.svm.norms.ENTRYWISE_L1}, "`norm` is"),
+        ({"norm": norms.ENTRYWISE_L1}, "`norm` is"),
         ({"tolerance": -1.0}, "`tolerance` is -1.0"),
         ({"start": np.ones((2, 2))}, "`start` has shape (2, 2); wanted (2, 3)"),
         ({"x": np.ldexp(np.random.default_rng(0).standard_normal((2, 3, 2)), 1000), "z": np.full((2, 3), 1e300)}, "1e"),
@@ -274,7 +274,7 @@ def test_what_is_wrong_is_told(arguments, words):
 
 def test_norms_are_given_by_name_or_as_they_are():
     x, z, selected = drawn(5)
-    assert bracket_margin(x, z, selected, norm=al.svm.norms.NUCLEAR).norm == "nuclear"
+    assert bracket_margin(x, z, selected, norm=norms.NUCLEAR).norm == "nuclear"
     double = al.svm.Norm(name="frobenius", value=np.size, dual=np.size, prox=lambda W, t: W)
     with pytest.raises(InputError, match="`norm` is"):
         bracket_margin(x, z, selected, norm=double)
