@@ -15,7 +15,17 @@ from attnlab.models.checkpoint import fresh_head, read_bert
 from attnlab.models.model import Weight, Weights
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params
-from attnlab.models.text import MOST_SIZE, Pool, TextTransformer, linear, norm_shapes, normal, positions_of
+from attnlab.models.text import (
+    MOST_SIZE,
+    Parts,
+    Pool,
+    TextTransformer,
+    linear,
+    norm_shapes,
+    normal,
+    parts_of,
+    positions_of,
+)
 
 PAIRS = 2  # texts of a pair
 
@@ -71,7 +81,7 @@ class Bert(TextTransformer):
         pool: Pool = "first",
         dropout: float = 0.0,
         active: int | tuple[tuple[int, ...], ...] | None = None,
-        frozen: tuple[str | int, ...] = (),
+        frozen: Parts = (),
         seed: int = 0,
     ) -> tuple[Self, Weights]:
         """Pretrained weights, and the model that they are of, with a fresh head.
@@ -92,7 +102,7 @@ class Bert(TextTransformer):
         config, weights = read_bert(folder, with_pooler=pool == "first")
         model = cls(classes=classes, pool=pool, dropout=dropout, active=active, **config)
         weights |= fresh_head(model.all_shapes(), seed)
-        return model.freeze(weights, *frozen) if frozen else (model, weights)
+        return model.freeze(weights, *parts_of(frozen))
 
     def accepts(self, data: object, name: str = "data") -> Sequences:
         """Sequences with ids of tokens, and with no more segments than there are."""
