@@ -87,7 +87,7 @@ def test_a_pooler_is_there_or_not_and_is_left_out_where_the_mean_is_pooled(tmp_p
     tensors = {name: tensor for name, tensor in tensors_of("bert").items() if not name.startswith("pooler")}
     write(tmp_path / "none", "bert", tensors=tensors)
     model, weights = load("bert")(tmp_path / "none")
-    assert not model.pooler
+    assert not model.pooling_shapes()
     assert "pooler_W" not in weights
     write(tmp_path / "some", "bert")
     model, weights = load("bert")(tmp_path / "some", pool="mean")

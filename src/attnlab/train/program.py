@@ -177,8 +177,8 @@ _runs = itertools.count(1)
 def make_room() -> None:
     """Forget compiled programs before the memory maps of the process run out; those still needed are compiled again."""
     if next(_runs) % LOOK_EVERY == 0 and memory_maps() > MOST_MAPS:
-        advance.clear_cache()
-        advance_in_place.clear_cache()
+        for program in (advance, advance_in_place):
+            program.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
         gc.collect()
 
 
