@@ -34,8 +34,8 @@ class Rows:
     """N constraints over M queries, ordered by query.
 
     Attributes:
-        p: token differences, (N, d).
-        queries: (M, d).
+        p: token differences, (N, a).
+        queries: (M, b); tokens and queries of `Tokens` have one dimension, arrays may differ. W is (a, b).
         query: which query each constraint belongs to, (N,), ascending.
         where: position of each constraint's other token in an array of shape `shape`, flat, (N,).
         shape: (n, T) or (n, K, T).
@@ -77,17 +77,17 @@ class Rows:
         return np.einsum("jd,jd->j", p, seen[self.query])
 
     def adjoint(self, multipliers: Array) -> Array:
-        """sum_j multipliers_j A_j, (d, d)."""
+        """sum_j multipliers_j A_j, (a, b)."""
         return self.gathered(multipliers).T @ self.queries
 
     def gathered(self, multipliers: Array) -> Array:
-        """sum over the constraints of each query of multipliers_j p_j, (M, d)."""
+        """sum over the constraints of each query of multipliers_j p_j, (M, a)."""
         if self.each:
-            M, d = self.queries.shape
-            return np.matmul(multipliers.reshape(M, 1, -1), self.p.reshape(M, -1, d))[:, 0]
+            M, a = len(self.queries), self.p.shape[1]
+            return np.matmul(multipliers.reshape(M, 1, -1), self.p.reshape(M, -1, a))[:, 0]
         weighted = multipliers[:, None] * self.p
         starts = self._starts
-        found = np.zeros(self.queries.shape)
+        found = np.zeros((len(self.queries), self.p.shape[1]))
         present = np.diff(np.append(starts, len(self))) > 0
         if len(self):
             found[present] = np.add.reduceat(weighted, starts[present], axis=0)
@@ -209,23 +209,34 @@ def margin_rows(tokens: Tokens, selected: ArrayLike) -> Rows:
 
 def selected_rows(tokens: Tokens, chosen: NDArray[np.intp]) -> Rows:
     """`margin_rows` for a selection that was checked already."""
-    T, d = tokens.T, tokens.d
+    return array_rows(tokens.x, tokens.z, tokens.mask, chosen)
+
+
+def array_rows(x: Array, z: Array, mask: NDArray[np.bool_] | None, chosen: NDArray[np.intp]) -> Rows:
+    """The same for checked arrays, whose queries may have another dimension than their tokens.
+
+    Args:
+        x: tokens, (n, T, a).
+        z: queries, (n, b) or (n, K, b); W is then (a, b).
+        mask: which tokens are visible, (n, T) or (n, K, T), or None.
+        chosen: a visible token per query, (n,) or (n, K).
+    """
+    n, T, a = x.shape
     flat = chosen.reshape(-1)  # (M,)
     compared = np.arange(T) != flat[:, None]
-    if tokens.mask is not None:
-        compared &= tokens.mask.reshape(-1, T)
+    if mask is not None:
+        compared &= mask.reshape(-1, T)
     where = compared.reshape(-1).nonzero()[0]
     query = where // T
-    x = tokens.x.reshape(-1, d)
     starts = np.arange(0, flat.size * T, T)  # where the row of each query begins, in `where`
     other = where
     first = starts
-    if flat.size > tokens.n:
-        first = starts // (flat.size // tokens.n * T) * T  # where its sequence begins, in `x`
+    if flat.size > n:
+        first = starts // (flat.size // n * T) * T  # where its sequence begins, in `x`
         other = where + (first - starts)[query]
-    p, shift = differences(x, (first + flat)[query], other)
-    each = T - 1 if tokens.mask is None else None
-    return Rows(p, tokens.z.reshape(-1, d), query, where, (*chosen.shape, T), None, each, shift)
+    p, shift = differences(x.reshape(-1, a), (first + flat)[query], other)
+    each = T - 1 if mask is None else None
+    return Rows(p, z.reshape(-1, z.shape[-1]), query, where, (*chosen.shape, T), None, each, shift)
 
 
 def differences(x: Array, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp] | None]:
