@@ -6,8 +6,7 @@ so far and c > 0,
     W+ = argmin over W of  |W|^2 / 2 + (c / 2) sum_j max(0, 1 + l_j / c - <A_j, W>)^2,
     l+ = c max(0, 1 + l / c - A W+).
 
-The function is piecewise quadratic. On the piece where the constraints S are met by less than 1 + l / c, its least point
-has
+The function is piecewise quadratic. On the piece where constraints S have values below 1 + l / c, its least point has
 
     (A_S A_S^T + 1 / c) l_S = 1 + l_S / c,       W = A_S^T l_S,
 
@@ -20,6 +19,7 @@ Every step gives a W and multipliers l >= 0. They need not be good to be evidenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -30,8 +30,8 @@ from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIs
 from attnlab.data.tokens import Array
 from attnlab.svm.rows import Rows
 
-# Halvings of the interval in which the line search finds its zero.
-HALVINGS = 16
+# Secants by which the line search comes near its zero.
+SECANTS = 12
 # A step at least this long counts as one that reached the end of its piece.
 NEARLY_WHOLE, LONG = 0.9, 0.5
 # c is at most this over the mean square of the constraints: beyond, the Cholesky factor is rounding.
@@ -129,7 +129,7 @@ class Augmented:
         lacking = np.maximum(asked - self.values, 0.0)
         if lacking[self.working].any():
             self.multipliers = np.where(self.working, c * lacking, 0.0)
-            self.total = self.rows.adjoint(self.multipliers)
+            self.total = self._sum(self.multipliers)
         self._after(length, active, asked)
 
     def gap(self) -> float:
@@ -170,7 +170,7 @@ class Augmented:
 
     def _toward(self, goal: Array, asked: Array, c: float) -> float:
         """Go from W towards the lift of sum goal A as far as the function falls; the share of the way gone."""
-        total = self.rows.adjoint(goal)
+        total = self._sum(goal)
         end = self.metric.lift(total)
         values = self.rows.values(end)
         way, rise = end - self.W, values - self.values
@@ -181,15 +181,7 @@ class Augmented:
         def slope(t: float) -> float:
             return at_start + t * growth - c * float(np.maximum(lacking - t * gained, 0.0) @ gained)
 
-        length = 1.0
-        if slope(1.0) > 1e-12 * abs(at_start):
-            low, high = 0.0, 1.0
-            for _ in range(HALVINGS):
-                length = 0.5 * (low + high)
-                if slope(length) > 0:
-                    high = length
-                else:
-                    low = length
+        length = _zero_of(slope, 1e-3 * abs(at_start))
         self.W = self.W + length * way
         self.values = self.values + length * rise
         self.source = self.source + length * (total - self.source)
@@ -214,11 +206,43 @@ class Augmented:
             self.stiffness = min(2.0 * self.stiffness, most)
 
     def _move_to(self, multipliers: Array) -> None:
-        self.source = self.total = self.rows.adjoint(multipliers)
+        self.source = self.total = self._sum(multipliers)
         self.W = self.metric.lift(self.source)
         self.values = self.rows.values(self.W)
+
+    def _sum(self, multipliers: Array) -> Array:
+        """sum l A, (a, b), where most multipliers are zero."""
+        used = np.flatnonzero(multipliers)
+        weighted = self.rows.p[used] * multipliers[used, None]
+        return weighted.T @ self.rows.queries[self.rows.query[used]]
 
     def _hardest(self, values: Array) -> NDArray[np.intp]:
         """The constraint of the least value, for each query that has one; all of them where several are equal."""
         least = np.minimum.reduceat(values, self.starts)
         return np.flatnonzero(values == least[self.segment])
+
+
+def _zero_of(slope: Callable[[float], float], small: float) -> float:
+    """Where a growing function on [0, 1], negative at 0, is zero, or small; 1 if it is not positive there.
+
+    By secants; where one end of the interval stays twice, half of its value is taken, so that it will move (Illinois).
+    """
+    low, high = 0.0, 1.0
+    at_high = slope(1.0)
+    if at_high <= 1e-9 * small:
+        return 1.0
+    at_low, side, place = slope(0.0), 0, 0.0
+    for _ in range(SECANTS):
+        place = (low * at_high - high * at_low) / (at_high - at_low) if at_low < 0 else 0.5 * (low + high)
+        found = slope(place)
+        if abs(found) <= small:
+            break
+        if found > 0:
+            high, at_high = place, found
+            at_low *= 0.5 if side > 0 else 1.0
+            side = 1
+        else:
+            low, at_low = place, found
+            at_high *= 0.5 if side < 0 else 1.0
+            side = -1
+    return place

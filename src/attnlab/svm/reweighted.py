@@ -7,8 +7,8 @@ and D named,
     sum |S|     <= |D^-1/2 S|_F entry by entry,  D ~ |S|.
 
 So the nuclear problem is a Euclidean one in the metric of its own solution W. The dual problem of the spectral norm has
-the nuclear norm of S = sum l A, and that of the largest entry has sum |S|: they are Euclidean in the metric of their own
-S. From step to step the metric follows W or S, with a part of it even, and less and less so: what is zero now may grow.
+the nuclear norm of S = sum l A, and that of the largest entry has sum |S|: they are Euclidean in the metric of their
+own S. From step to step the metric follows W or S, and a part of it is even, less and less: what is zero now may grow.
 """
 
 from __future__ import annotations
