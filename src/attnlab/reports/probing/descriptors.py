@@ -39,7 +39,7 @@ class Descriptors:
 def describe(q: Array, k: Array, layout: Layout) -> Descriptors:
     """Of queries and keys (P, T, d_h)."""
     seen = layout.seen()
-    asking = seen.any(-1)  # (P, T)
+    asking = np.asarray(seen.any(-1))  # (P, T)
     if not asking.any():
         return Descriptors(**dict.fromkeys(Descriptors.__annotations__))
     logits = np.matmul(q, k.transpose(0, 2, 1)) / np.sqrt(q.shape[-1])  # (P, query, key)

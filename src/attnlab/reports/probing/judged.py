@@ -20,7 +20,7 @@ CLEAR = 4.0
 FALSE_DISCOVERIES = 0.05
 
 
-class HeadVerdict(str, Enum):
+class HeadVerdict(Enum):
     """What can be said of a head."""
 
     BOTH = "above chance in both metrics"

@@ -1,4 +1,4 @@
-"""One head, measured: its share of the best margin, that of rotated weights, and that of held-out max-margin weights."""
+"""One head, measured: its share of the best margin, that of chance, and that of held-out max-margin weights."""
 
 from __future__ import annotations
 
@@ -228,10 +228,10 @@ def _measured(task: Task, metric: Metric) -> Measured:
 
 def _coordinates(task: Task, metric: Metric) -> Coordinates:
     choosable = task.layout.choosable()
-    keys = choosable.any(1)  # (P, T): ever chosen from
+    keys = np.asarray(choosable.any(1))  # (P, T): ever chosen from
     if metric is Metric.HIDDEN:
-        assert task.hidden is not None and task.W_Q is not None and task.W_K is not None and task.b_Q is not None
-        head = hidden_coordinates(task.hidden, task.W_Q, task.W_K, task.b_Q)
+        given: Any = (task.hidden, task.W_Q, task.W_K, task.b_Q)
+        head = hidden_coordinates(*given)
     else:
         head = whitened_coordinates(task.q, task.k, keys, task.layout.queries())
     head = at_unit_scale(head, keys, task.layout.queries())
@@ -256,7 +256,7 @@ def _half(head: Coordinates, sample: Sample, weights: Array, settings: Settings)
 def _held_out(
     head: Coordinates, sample: Sample, one: _Half, other: _Half, settings: Settings
 ) -> tuple[float, Array, float]:
-    """Share of the other half's max-margin weights here, where they agree with each head (B,), and a bracket's width."""
+    """Share of the other half's max-margin weights here, how often they agree with each head (B,), a bracket's width."""
     keys, queries = sample.keys(head), sample.queries(head)
     found = select(keys, queries, sample.choosable, other.best)
     same = np.take_along_axis(found.selected == one.selected, one.queries, axis=1).mean(1)

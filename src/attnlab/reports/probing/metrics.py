@@ -5,8 +5,8 @@ The queries and keys of a head are not: q -> A^-T q, k -> A k is the same head f
     hidden    x = U^T h_t,  z = [V^T h_i; 1],  W_0 = U^T W_K^T [W_Q V, b_Q] / sqrt(d_h)
     whitened  x = S_k^-1/2 k_t,  z = S_q^-1/2 q_i,  W_0 = S_k^1/2 S_q^1/2 / sqrt(d_h)
 
-with U and V orthonormal bases of the row spaces of W_K and W_Q, S_k the covariance of the keys and S_q the second moment
-of the queries. A constant added to all keys, as their bias is, changes no lead. In both, logits are x^T W_0 z up to a
+with U and V orthonormal bases of the row spaces of W_K and W_Q, S_k the covariance of the keys and S_q the second
+moment of the queries. A constant added to all keys, as their bias is, changes no lead. In both, logits are x^T W_0 z up to a
 constant for each query.
 """
 
@@ -24,7 +24,7 @@ from attnlab.reports.probing.layout import Mask
 FLAT = 1e-5
 
 
-class Metric(str, Enum):
+class Metric(Enum):
     """In which coordinates a head was measured."""
 
     HIDDEN = "hidden"

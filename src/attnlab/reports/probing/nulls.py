@@ -1,14 +1,16 @@
 """What chance is: heads like the one that is probed, with random directions.
 
-A null must hold for weights that nobody trained. Two do, each in its metric, for Gaussian W_Q and W_K on any tokens:
+A null must hold for weights that nobody trained. Two do, each in its metric, for Gaussian W_Q and W_K:
 
-- hidden: the singular values of W_0 along directions drawn by Haar's law. The tokens are what they are; the weights of an
-  untrained head have no preferred direction among them.
-- whitened: keys turned against queries, q^T k -> q^T B k with B drawn by Haar's law. Whitened tokens are not what they
-  are: the widest directions of queries and keys, which decide W_0, have tails of their own, so an untrained head beats
-  singular directions drawn at random (mean z = 1.3 on MiniLM with random weights). B is drawn in the balanced coordinates
-  of the head, those among all q -> A^-T q, k -> A k in which queries and keys have equal second moments diag(s); so chance
-  is the same for all of these, which are one head. W_0 = diag(s) becomes s^1/2 B s^1/2.
+- hidden: the singular values of W_0 along directions drawn by Haar's law. The weights of an untrained head have no
+  preferred direction among the tokens.
+- whitened: keys turned against queries, q^T k -> q^T B k with B drawn by Haar's law. Here W_0 is made of the widths of
+  queries and keys, and along the widest directions tokens have tails of their own. So an untrained head beats singular
+  directions drawn at random (mean z = 1.3 on MiniLM with random weights), but not its own queries and keys turned.
+  B is drawn in balanced coordinates, those among all q -> A^-T q, k -> A k in which queries and keys have the same
+  second moments diag(s); so chance is one for all of these, which are one head. W_0 = P s R^T becomes
+  P s^1/2 B s^1/2 R^T. The price: of weights of rank one only the sign is turned, so chance is close to the head itself
+  where the stable rank is near one.
 """
 
 from __future__ import annotations

@@ -157,7 +157,9 @@ def prepare(
     if hidden is None:
         for name, given in (("W_Q", W_Q), ("W_K", W_K), ("b_Q", b_Q)):
             if given is not None:
-                raise InputError(message(f"`{name}` is given without `hidden`.", "al.probe(hidden=h, W_Q=..., W_K=...)"))
+                raise InputError(
+                    message(f"`{name}` is given without `hidden`.", "al.probe(hidden=h, W_Q=..., W_K=...)")
+                )
         arrays, grouping = heads_of_arrays(q, k, groups)
     elif q is not None or k is not None:
         problem = "`hidden` is given together with `q` or `k`; wanted one of the two."
