@@ -78,6 +78,10 @@ EXEMPT = {
     "reports.HeadRow": RESULT,
     "reports.ModelReport": RESULT,
     "reports.InitializationReport": RESULT,
+    "reports.HeadVerdict": NAMES,
+    "reports.Judged": RESULT,
+    "reports.ProbedHead": RESULT,
+    "reports.ProbeReport": RESULT,
     "reports.RatesRow": RESULT,
     "reports.RatesTable": RESULT,
     "reports.Report": "abstract",
@@ -126,6 +130,7 @@ EXEMPT = {
 
 # Methods that no case calls, by class.
 METHODS_EXEMPT = {
+    "reports.ProbeReport": RESULT,
     "reports.RatesTable": RESULT,
     "svm.Rows": "arithmetic of rows that were checked when they were made",
     "svm.MarginSolutions": RESULT,

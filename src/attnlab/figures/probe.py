@@ -115,10 +115,20 @@ def _heat(axes: Any, report: ProbeReport, drawn: Array, told: Array, colors: str
         for (row, column), value in np.ndenumerate(told):
             if np.isfinite(value):
                 dark = abs(drawn[row, column]) > 0.6 * limit
-                text = f"{value:.0f}" if limit > 1 else f"{value:.1f}".replace("0.", ".").replace("-.0", "0")
+                text = _written(value, 0 if limit > 1 else 1)
                 axes.text(column, row, text, ha="center", va="center", fontsize=6, color="white" if dark else "black")
     _label(axes, report, title)
     axes.figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, ticks=[-limit, 0, limit])
+
+
+def _written(value: float, digits: int) -> str:
+    """A number as short as can be.
+
+    >>> _written(-0.04, 1), _written(0.52, 1), _written(-0.52, 1), _written(12.4, 0)
+    ('0', '.5', '-.5', '12')
+    """
+    rounded = round(value, digits) + 0.0
+    return "0" if rounded == 0 else f"{rounded:.{digits}f}".replace("0.", ".", 1 if abs(rounded) < 1 else 0)
 
 
 def _verdicts(axes: Any, report: ProbeReport, title: str) -> None:

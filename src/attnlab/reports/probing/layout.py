@@ -14,6 +14,8 @@ from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 
 Mask = NDArray[np.bool_]
+# Products of four such arrays are far from the end of float64 numbers.
+LARGEST = 1e50
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +70,17 @@ class Heads:
     b_Q: Array | None = None
 
 
+def ordinary_array(name: str, value: ArrayLike) -> Array:
+    """A finite array whose products are finite too."""
+    array = finite_array(name, value)
+    largest = float(np.abs(array).max(initial=0.0))
+    if largest > LARGEST:
+        raise InputError(
+            message(f"`{name}` has entries of {largest:.1e}; wanted at most {LARGEST:.0e}.", "scale it down")
+        )
+    return array
+
+
 def heads_of_arrays(
     q: ArrayLike | None, k: ArrayLike | None, groups: ArrayLike | None
 ) -> tuple[Heads, Grouping | None]:
@@ -75,8 +88,8 @@ def heads_of_arrays(
     if q is None or k is None:
         missing = "q" if q is None else "k"
         raise InputError(message(f"`{missing}` is missing.", "al.probe(q, k), or al.probe(hidden=h, W_Q=..., W_K=...)"))
-    queries = finite_array("q", q)
-    keys = finite_array("k", k)
+    queries = ordinary_array("q", q)
+    keys = ordinary_array("k", k)
     tokens = 2 if groups is None else 1
     queries = _with_axes("q", queries, tokens)
     keys = _with_axes("k", keys, tokens)
@@ -102,7 +115,7 @@ def heads_of_hidden(
     if W_Q is None or W_K is None:
         missing = "W_Q" if W_Q is None else "W_K"
         raise InputError(message(f"`{missing}` is missing; `hidden` needs both W_Q and W_K."))
-    states = finite_array("hidden", hidden)
+    states = ordinary_array("hidden", hidden)
     most = 4 if groups is None else 3
     if not 2 <= states.ndim <= most or not states.size:
         axes = "layers, prompts, T, D" if groups is None else "layers, tokens, D"
@@ -120,8 +133,6 @@ def heads_of_hidden(
     bias = _bias(b_Q, weights_q.shape[:3])
     q = np.einsum("lptD,lhdD->lhptd", states, weights_q, optimize=True) + bias[:, :, None, None, :]
     k = np.einsum("lptD,lhdD->lhptd", states, weights_k, optimize=True)  # the bias of keys cancels in every lead
-    if not (np.isfinite(q).all() and np.isfinite(k).all()):
-        raise InputError(message("`hidden` times `W_Q` or `W_K` is beyond the largest number.", "scale them down"))
     return Heads(q=q, k=k, hidden=states, W_Q=weights_q, W_K=weights_k, b_Q=bias), grouping
 
 
@@ -137,7 +148,7 @@ def _with_axes(name: str, array: Array, tokens: int) -> Array:
 
 
 def _weights(name: str, value: ArrayLike, layers: int, D: int) -> Array:
-    weights = finite_array(name, value)
+    weights = ordinary_array(name, value)
     if 2 <= weights.ndim <= 4:
         weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
     if weights.ndim != 4 or weights.shape[0] != layers or weights.shape[-1] != D or not weights.size:
@@ -150,7 +161,7 @@ def _weights(name: str, value: ArrayLike, layers: int, D: int) -> Array:
 def _bias(b_Q: ArrayLike | None, shape: tuple[int, ...]) -> Array:
     if b_Q is None:
         return np.zeros(shape)
-    bias = finite_array("b_Q", b_Q)
+    bias = ordinary_array("b_Q", b_Q)
     if 1 <= bias.ndim <= 3:
         bias = bias.reshape((1,) * (3 - bias.ndim) + bias.shape)
     if bias.shape != shape:

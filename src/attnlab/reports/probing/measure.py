@@ -256,7 +256,7 @@ def _half(head: Coordinates, sample: Sample, weights: Array, settings: Settings)
 def _held_out(
     head: Coordinates, sample: Sample, one: _Half, other: _Half, settings: Settings
 ) -> tuple[float, Array, float]:
-    """Share of the other half's max-margin weights here, how often they agree with each head (B,), a bracket's width."""
+    """Share of the other half's max-margin weights here, agreement with each head (B,), a bracket's width."""
     keys, queries = sample.keys(head), sample.queries(head)
     found = select(keys, queries, sample.choosable, other.best)
     same = np.take_along_axis(found.selected == one.selected, one.queries, axis=1).mean(1)
@@ -295,10 +295,14 @@ def _shares(
         tolerance=settings.tolerance,
         start=weights[good],
     )
-    margin = np.sqrt(found.lower * found.upper)
-    share[good] = least[good] / norm_of(weights[good], settings.norm) / margin
-    best[good] = found.W
-    gap = float((1.0 - found.lower / found.upper).max())
+    attained = least[good] / norm_of(weights[good], settings.norm)  # by the weights themselves
+    lower = np.maximum(found.lower, attained)
+    upper = np.maximum(found.upper, lower)
+    known = lower > 0  # else the least lead has underflown
+    middle = np.sqrt(np.where(known, lower, 1.0)) * np.sqrt(np.where(known, upper, 1.0))
+    share[good] = np.where(known, attained / middle, 0.0)
+    best[good] = np.where((found.lower > 0)[:, None, None], found.W, weights[good])
+    gap = float((1.0 - np.where(known, lower / np.where(known, upper, 1.0), 1.0)).max())
     return share, best, found.multipliers[0], gap
 
 

@@ -6,8 +6,8 @@ The queries and keys of a head are not: q -> A^-T q, k -> A k is the same head f
     whitened  x = S_k^-1/2 k_t,  z = S_q^-1/2 q_i,  W_0 = S_k^1/2 S_q^1/2 / sqrt(d_h)
 
 with U and V orthonormal bases of the row spaces of W_K and W_Q, S_k the covariance of the keys and S_q the second
-moment of the queries. A constant added to all keys, as their bias is, changes no lead. In both, logits are x^T W_0 z up to a
-constant for each query.
+moment of the queries. A constant added to all keys, as their bias is, changes no lead. In both, logits are x^T W_0 z up
+to a constant for each query.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class Coordinates:
 
 
 def hidden_coordinates(hidden: Array, W_Q: Array, W_K: Array, b_Q: Array) -> Coordinates:
-    """Of hidden states (P, T, D), W_Q and W_K (d_h, D), b_Q (d_h).
+    """Of hidden states (P, T, D), W_Q and W_K (d_h, D), b_Q (d_h); W up to its scale.
 
     >>> rng = np.random.default_rng(0)
     >>> h, W_Q, W_K, b = (rng.standard_normal(shape) for shape in [(3, 4, 9), (2, 9), (2, 9), (2,)])
     >>> found = hidden_coordinates(h, W_Q, W_K, b)
     >>> logits = np.einsum("ptd,pid->pit", h @ W_K.T, h @ W_Q.T + b) / np.sqrt(2)
-    >>> np.allclose(np.einsum("pta,ab,pib->pit", found.x, found.W, found.z), logits), found.W.shape
+    >>> ours = np.einsum("pta,ab,pib->pit", found.x, found.W, found.z)
+    >>> np.allclose(ours / ours.max(), logits / logits.max()), found.W.shape
     (True, (2, 3))
     """
     U = _row_basis(W_K)  # (D, a)
@@ -55,23 +56,26 @@ def hidden_coordinates(hidden: Array, W_Q: Array, W_K: Array, b_Q: Array) -> Coo
     x = hidden @ U
     z = np.concatenate([hidden @ V, np.ones((*hidden.shape[:2], 1))], axis=-1)
     right = np.concatenate([W_Q @ V, b_Q[:, None]], axis=-1)  # (d_h, b)
-    return Coordinates(x, z, (W_K @ U).T @ right / np.sqrt(len(W_Q)))
+    return Coordinates(x, z, _largest_as_one(W_K @ U).T @ _largest_as_one(right))
 
 
 def whitened_coordinates(q: Array, k: Array, keys: Mask, queries: Mask) -> Coordinates:
-    """Of q and k (P, T, d_h), with moments over the tokens that are ever chosen from, and those that choose.
+    """Of q and k (P, T, d_h), with moments over keys that may be chosen and queries that choose; W up to its scale.
 
     >>> rng = np.random.default_rng(0)
     >>> q, k, all_of_them = rng.standard_normal((5, 6, 3)), rng.standard_normal((5, 6, 3)), np.ones((5, 6), dtype=bool)
     >>> found = whitened_coordinates(q, k, all_of_them, all_of_them)
-    >>> logits = np.einsum("pid,ptd->pit", q, k - k.mean((0, 1))) / np.sqrt(3)
-    >>> np.allclose(np.einsum("pta,ab,pib->pit", found.x, found.W, found.z), logits)
+    >>> logits = np.einsum("pid,ptd->pit", q, k - k.mean((0, 1)))
+    >>> ours = np.einsum("pta,ab,pib->pit", found.x, found.W, found.z)
+    >>> np.allclose(ours / ours.max(), logits / logits.max())
     True
     """
+    q = _largest_as_one(q)
+    k = _largest_as_one(k)
     centred = k - k[keys].mean(0)
     to_x, from_x = _whitening(centred[keys])
     to_z, from_z = _whitening(q[queries])
-    return Coordinates(centred @ to_x, q @ to_z, from_x.T @ from_z / np.sqrt(q.shape[-1]))
+    return Coordinates(centred @ to_x, q @ to_z, from_x.T @ from_z)
 
 
 def at_unit_scale(given: Coordinates, keys: Mask, queries: Mask) -> Coordinates:

@@ -27,6 +27,7 @@ from attnlab.reports.probing.report import ProbedHead, ProbeReport, Support
 
 # Relative width of the brackets of best margins: a third of chance's own deviation, and the same for heads and chance.
 TOLERANCE = 0.03
+MOST_DRAWS, MOST_SPLITS = 10_000, 100
 Outcome = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
@@ -171,8 +172,8 @@ def prepare(
     asked = max(1, arrays.q.shape[-1] ** 2 // 8) if queries is None else whole("queries", queries)
     settings = Settings(
         queries=asked,
-        draws=whole("draws", draws, 2),
-        splits=whole("splits", splits),
+        draws=whole("draws", draws, 2, MOST_DRAWS),
+        splits=whole("splits", splits, 1, MOST_SPLITS),
         norm=str(norm),
         tolerance=number("tolerance", tolerance, least=1e-4, most=0.2),
         seed=whole("seed", seed, 0),

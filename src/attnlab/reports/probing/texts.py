@@ -34,8 +34,9 @@ def probe_arrays(
 
     >>> import attnlab as al
     >>> texts = al.data.made_up_texts(40, seed=0)
-    >>> data = texts.encode(al.data.Tokenizer.of_texts(texts), length=10)
-    >>> model = al.models.Bert(classes=2, vocabulary=100, dim=16, heads=2, mlp=16)
+    >>> tokenizer = al.data.Tokenizer.of_texts(texts)
+    >>> data = texts.encode(tokenizer, length=10)
+    >>> model = al.models.Bert(classes=2, vocabulary=tokenizer.vocabulary, dim=16, heads=2, mlp=16)
     >>> al.probe(**probe_arrays(model, model.initial(data, seed=0), data), queries=8).counts.total()
     4
     """
