@@ -47,3 +47,52 @@ def trained(seed, *, noise=0.5, d=12, prompts=30, T=6, rotations=5):
         "W_K": np.stack([np.hstack([np.eye(d), nothing])] * len(weights)),
     }
     return arrays, tokens, run
+
+
+def tiny_model(folder):
+    """A folder with a BERT of two layers and two heads, random weights; and texts in its words."""
+    import json
+    from pathlib import Path
+
+    from safetensors.numpy import save_file
+
+    texts = al.data.made_up_texts(40, seed=0)
+    tokenizer = al.data.Tokenizer.of_texts(texts)
+    place = Path(folder)
+    place.mkdir()
+    tokenizer._inner.save(str(place / "tokenizer.json"))
+    width = 16
+    settings = {
+        "model_type": "bert",
+        "hidden_size": width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": width,
+        "vocab_size": tokenizer.vocabulary,
+        "max_position_embeddings": 32,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+    }
+    (place / "config.json").write_text(json.dumps(settings))
+    rng = np.random.default_rng(0)
+    norm = {"weight": np.ones(width), "bias": np.zeros(width)}
+    dense = {"weight": rng.standard_normal((width, width)) / 4, "bias": np.zeros(width)}
+    parts = {"embeddings.LayerNorm": norm, "pooler.dense": dense}
+    for name, rows in (("word", tokenizer.vocabulary), ("position", 32), ("token_type", 2)):
+        parts[f"embeddings.{name}_embeddings"] = {"weight": rng.standard_normal((rows, width))}
+    for layer in range(2):
+        start = f"encoder.layer.{layer}."
+        for name in ("query", "key", "value"):
+            weight = rng.standard_normal((width, width)) / 4
+            parts[f"{start}attention.self.{name}"] = {"weight": weight, "bias": np.zeros(width)}
+        for name in ("attention.output.dense", "intermediate.dense", "output.dense"):
+            parts[start + name] = dense
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            parts[start + name] = norm
+    arrays = {}
+    for name, part in parts.items():
+        for kind, array in part.items():
+            arrays[f"{name}.{kind}"] = np.array(array, dtype=np.float32)
+    save_file(arrays, place / "model.safetensors")
+    return folder, list(texts.texts)
