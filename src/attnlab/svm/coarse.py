@@ -3,8 +3,8 @@
 For differences p_j = x_selected - x_t and queries z_j the best margin is |sum l_j p_j z_j^T| at its least over weights
 l >= 0 of sum 1. Rounds of three steps: take the hardest rivals of every query and those with weight so far; on their
 Gram matrix, (p_i . p_j) (z_i . z_j), maximize sum l - |sum l p z^T|^2 / 2 over l >= 0 by accelerated projected
-gradients, in 32 bits and only until the bounds there agree; look at all constraints again, in 64 bits. Any W = sum l p z^T attains
-a margin and any l >= 0 bounds it, however roughly they were found.
+gradients, in 32 bits and only until the bounds there agree; look at all constraints again, in 64 bits. Any
+W = sum l p z^T attains a margin and any l >= 0 bounds it, however roughly they were found.
 """
 
 from __future__ import annotations
