@@ -87,6 +87,7 @@ def table() -> dict[str, Case]:
         calls_images,
         calls_models,
         calls_multihead,
+        calls_probe,
         calls_rates,
         calls_store,
         calls_svm,

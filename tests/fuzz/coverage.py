@@ -86,6 +86,10 @@ EXEMPT = {
     "reports.NormRow": RESULT,
     "reports.QueryRow": RESULT,
     "reports.InitializationReport": RESULT,
+    "reports.HeadVerdict": NAMES,
+    "reports.Judged": RESULT,
+    "reports.ProbedHead": RESULT,
+    "reports.ProbeReport": RESULT,
     "reports.RatesRow": RESULT,
     "reports.RatesTable": RESULT,
     "reports.Report": "abstract",
@@ -134,6 +138,7 @@ EXEMPT = {
 
 # Methods that no case calls, by class.
 METHODS_EXEMPT = {
+    "reports.ProbeReport": RESULT,
     "reports.RatesTable": RESULT,
     "svm.Rows": "arithmetic of rows that were checked when they were made",
     "svm.MarginSolutions": RESULT,

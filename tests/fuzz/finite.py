@@ -101,7 +101,7 @@ def _places(value: Any, path: str, owner: _Owner, infinite: bool, depth: int) ->
         for field in dataclasses.fields(value) if not _explained(value) else ():
             mine = _Owner(type(value).__name__, field.name)
             entry = getattr(value, field.name)
-            if field.name == "metrics":
+            if field.name == "metrics" and isinstance(entry, Mapping):
                 entry = {name: array for name, array in entry.items() if not _remarked(value, name)}
             yield from _places(entry, f"{path}.{field.name}", mine, infinite, depth + 1)
     elif type(value).__name__ == "MarginSolutions":

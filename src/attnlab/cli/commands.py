@@ -13,11 +13,13 @@ from attnlab.cli.data import DataSets
 from attnlab.cli.demo import Demo
 from attnlab.cli.doctor import Doctor
 from attnlab.cli.figure import Figures
+from attnlab.cli.probe import ProbeHeads
 from attnlab.cli.solve import Solve
 
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[ProbeHeads, tyro.conf.subcommand("probe")]
     | Annotated[Figures, tyro.conf.subcommand("figure")]
     | Annotated[Claims, tyro.conf.subcommand("claim")]
     | Annotated[DataSets, tyro.conf.subcommand("data")]

@@ -6,6 +6,8 @@
 | `good_initialization` | does this multi-head model, from these weights, satisfy the theory? heads, step, bounds |
 | `encoder_report` | is gradient descent on this encoder guaranteed to converge, how fast, and what is missing? |
 | `stability` | how far do the weights move if one sequence is left out? |
+| `probe` | what have the heads of a trained model learned? their margins, against chance and a ceiling |
+| `probe_arrays` | hidden states and weights of a language model, as `probe` takes them |
 | `report` | what any model has learned on a data set: fit, attention, max-margin directions, tangent kernel |
 | `inspect` | what the W of one attention layer of your own selects: margin, best margin, cosines, chance |
 | `Report`, `Section`, `Fact` | what a report is: a verdict, rows, one printer, `to_json()`, `frame()` |
@@ -24,6 +26,10 @@ from attnlab.reports.inspection import (
     inspect as inspect,
 )
 from attnlab.reports.model import HeadRow as HeadRow, ModelReport as ModelReport, report as report
+from attnlab.reports.probing.judged import HeadVerdict as HeadVerdict, Judged as Judged
+from attnlab.reports.probing.probe import probe as probe
+from attnlab.reports.probing.report import ProbedHead as ProbedHead, ProbeReport as ProbeReport
+from attnlab.reports.probing.texts import probe_arrays as probe_arrays
 from attnlab.reports.rates import rates as rates
 from attnlab.reports.report import Fact as Fact, Report as Report, Section as Section
 from attnlab.reports.stability import Stability as Stability, stability as stability
