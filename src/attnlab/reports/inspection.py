@@ -12,6 +12,7 @@ from attnlab.checks import finite_array, instance, no_batch, number, whole
 from attnlab.data.directions import cosine
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
+from attnlab.reports.probing.nulls import haar
 from attnlab.reports.report import Fact, Report, Section
 from attnlab.reports.selecting import Layer, Seen
 from attnlab.svm import Bracket, MarginSolution, bracket_margin, solve_margin
@@ -374,7 +375,7 @@ def _chance(layer: Layer, seen: Seen, share: float, draws: int, rng: np.random.G
     length = FROBENIUS.value(seen.W)
     shares = []
     for _ in range(draws):
-        rotated = layer.seen_by((_haar(rng, len(singular)) * singular) @ _haar(rng, len(singular)).T)
+        rotated = layer.seen_by((haar(len(singular), rng) * singular) @ haar(len(singular), rng).T)
         if not rotated.least > 0:
             continue
         best = bracket_margin(layer.x, layer.z, rotated.selected, mask=layer.mask, tolerance=COARSE)
@@ -382,9 +383,3 @@ def _chance(layer: Layer, seen: Seen, share: float, draws: int, rng: np.random.G
             margin = float(np.ldexp(rotated.least, rotated.power)) / length
             shares.append(margin / (0.5 * (best.lower + best.upper)))
     return Chance(shares=tuple(shares), draws=draws, share=share) if shares else None
-
-
-def _haar(rng: np.random.Generator, d: int) -> Array:
-    """An orthogonal matrix of uniform (Haar) distribution: Q of a Gaussian matrix, where R has a positive diagonal."""
-    Q, R = np.linalg.qr(rng.standard_normal((d, d)))
-    return Q * np.where(R.diagonal() < 0, -1.0, 1.0)
