@@ -356,8 +356,11 @@ def test_folders_without_a_tokenizer_are_refused(tmp_path):
         Tokenizer.load(tmp_path / "none here")
     with pytest.raises(al.InputError, match="`tokenizer`"):
         Texts(texts=["a"]).encode("bert")
-    with pytest.raises(al.InputError, match="`words`"):
-        Tokenizer.of_words([1, 2])
+    for wrong in ([1, 2], None, "words", [""], ["\ud800"]):
+        with pytest.raises(al.InputError, match="`words`"):
+            Tokenizer.of_words(wrong)
+    with pytest.raises(al.InputError, match="`texts`"):
+        Tokenizer.of_texts(["a text"])
     with pytest.raises(al.InputError, match="`ids` holds 99"):
         Tokenizer.of_words(WORDS).tokens([99])
 

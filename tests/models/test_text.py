@@ -247,6 +247,28 @@ def test_random_models_start_small_and_learn_made_up_text():
         assert run.metrics["accuracy"][-1] > 0.95
 
 
+def test_networks_trained_in_place_leave_snapshots_alone_and_can_be_resumed():
+    texts = al.data.made_up_texts(60, seed=0)
+    tokenizer = al.data.Tokenizer.of_texts(texts)
+    data = texts.encode(tokenizer, length=10)
+    size = {"vocabulary": tokenizer.vocabulary, "dim": 8, "depth": 1, "heads": 2, "mlp": 8, "positions": 10}
+    how = {"model": al.models.Bert(classes=2, dropout=0.1, **size), "batch": 20, "precision": "float32"}
+    snapshots = []
+
+    def take(progress):
+        snapshot = progress.snapshot()
+        snapshots.append((snapshot, {name: w.copy() for name, w in snapshot.weights.items()}))
+
+    whole = al.descend(data, al.adam(0.01), steps=9, on_step=take, record=[0, 3, 9], **how)
+    snapshot, weights = snapshots[1]
+    again = al.descend(data, al.adam(0.01), steps=9, resume=snapshot, record=[0, 3, 9], **how)
+    both = al.descend(data.repeated(2), al.adam(0.01), steps=9, record=[0, 3, 9], **how)
+    for name, weight in whole.weights.items():
+        np.testing.assert_array_equal(snapshot.weights[name], weights[name])
+        np.testing.assert_array_equal(again.weights[name], weight)
+        np.testing.assert_array_equal(both.weights[name][0], weight)
+
+
 def test_pairs_are_told_apart_by_their_segments(tmp_path):
     write(tmp_path, "bert", seed=1)
     model, weights = load("bert")(tmp_path)

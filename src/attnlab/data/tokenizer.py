@@ -80,7 +80,7 @@ class Tokenizer:
         """
         lower = flag("lower", lower)
         given = list(words) if hasattr(words, "__iter__") and not isinstance(words, str) else [None]
-        if not all(isinstance(word, str) and word for word in given):
+        if not all(isinstance(word, str) and word and _is_unicode(word) for word in given):
             raise InputError(message(f"`words` is {shown(words)}; wanted words as text.", "['good', 'bad']"))
         every = dict.fromkeys([PAD, UNKNOWN, FIRST, SEPARATOR, *given])
         known = {word: number for number, word in enumerate(every)}
@@ -173,6 +173,15 @@ def check_vocabulary(name: str, data: Sequences, vocabulary: int) -> None:
     largest = int(data.ids.max())
     if largest >= vocabulary:
         raise InputError(message(f"`{name}` has the token {largest}; the weights know {vocabulary} tokens.", hint))
+
+
+def _is_unicode(text: str) -> bool:
+    """Half of a surrogate pair is text to Python, and to nobody else."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tokenizers() -> Any:
