@@ -14,6 +14,9 @@
 | `Sequences`, `gaussian_sequences` | sequences with real labels, for encoders; Gaussian ones |
 | `Images` | pictures with class labels, and their patches as `Sequences` |
 | `mnist`, `fashion_mnist`, `cifar10`, `digits` | sets of them: from a folder, or downloaded once; scikit-learn's own |
+| `Texts`, `read_texts`, `Tokenizer` | texts with class labels, from files of GLUE, Jigsaw, IMDB and others; their
+  tokens |
+| `made_up_texts` | a few words put together, to try things out |
 | `trap` | data sets on which descent goes astray although a theorem says that it does not |
 | `in_span`, `gaussian_start` | the same tokens in fewer coordinates, and a random start seen from there |
 """
@@ -36,10 +39,14 @@ from attnlab.data.imagesets import (
     fashion_mnist as fashion_mnist,
     mnist as mnist,
 )
+from attnlab.data.madeup import made_up_texts as made_up_texts
 from attnlab.data.mixture import planted as planted, tokenized_mixture as tokenized_mixture
 from attnlab.data.selection import optimal_tokens as optimal_tokens, scores as scores
 from attnlab.data.separated import separated_signal as separated_signal
 from attnlab.data.sequences import Sequences as Sequences, gaussian_sequences as gaussian_sequences
 from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span
+from attnlab.data.textfiles import read_texts as read_texts
+from attnlab.data.texts import Texts as Texts
+from attnlab.data.tokenizer import Encoded as Encoded, Tokenizer as Tokenizer
 from attnlab.data.tokens import Tokens as Tokens
 from attnlab.data.trap import trap as trap

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import enough_memory, finite_array, flag, instance, numpy_array, shown, whole, whole_array
+from attnlab.checks import enough_memory, finite_array, instance, numpy_array, shown, whole, whole_array
 from attnlab.data.sequences import Sequences
+from attnlab.data.taking import taken
 from attnlab.data.tokens import Array, facts_about
 from attnlab.errors import InputError, message
 
@@ -174,15 +175,7 @@ class Images:
         >>> pictures.take(4, balanced=True).y
         array([0, 1, 0, 1])
         """
-        balanced = flag("balanced", balanced)
-        if numpy_array("which", which, "a number of images, or numbers of images").ndim == 0:
-            return self._picked(self._so_many(which, seed, balanced))
-        if seed is not None or balanced:
-            given = "`seed`" if seed is not None else "`balanced`"
-            raise InputError(
-                message(f"{given} goes with a number of images; `which` is {shown(which)}.", "images.take(100, seed=0)")
-            )
-        return self._picked(self._those(which))
+        return self._picked(taken(self.y, self.classes, which, seed, balanced, "images"))
 
     def only(self, classes: Sequence[int] | ArrayLike) -> Images:
         """The pictures of some classes, which become classes 0, 1, ... in the order given.
@@ -215,36 +208,6 @@ class Images:
 
     def _picked(self, places: NDArray[np.intp]) -> Images:
         return Images(pixels=self.pixels[places], y=self.y[places], classes=self.classes, info=self.info)
-
-    def _so_many(self, which: Any, seed: int | None, balanced: bool) -> NDArray[np.intp]:
-        """Places of so many pictures, in the order of the file or of a seed."""
-        count = whole("which", which, 1, self.n)
-        order = np.arange(self.n)
-        if seed is not None:
-            order = np.random.default_rng(whole("seed", seed, 0)).permutation(self.n)
-        if balanced:
-            order = _in_turns(order, self.y)
-        places = order[:count]
-        counts = np.bincount(self.y[places], minlength=self.classes)
-        if balanced and counts.max() - counts.min() > 1:
-            least = int(self.counts.argmin())
-            few = int(self.counts[least])
-            problem = f"`which` is {count}, balanced over {self.classes} classes; class {least} has {few} images."
-            fewer = f"at most {self.classes * few}, or " if few else ""
-            raise InputError(message(problem, f"{fewer}images.only(...) of the other classes"))
-        return places
-
-    def _those(self, which: ArrayLike) -> NDArray[np.intp]:
-        """Places by their numbers, or where one boolean per picture is True."""
-        wanted = f"numbers of images from 0 to {self.n - 1}, or one boolean per image"
-        given = numpy_array("which", which, wanted)
-        if given.dtype == bool and given.shape == (self.n,):
-            places = np.flatnonzero(given)
-        else:
-            places = whole_array("which", which, wanted)
-        if places.ndim != 1 or not places.size or places.min() < -self.n or places.max() >= self.n:
-            raise InputError(message(f"`which` is {shown(which)}; wanted {wanted}, at least one."))
-        return places
 
     def _side(self, size: Any) -> int:
         side = whole("size", size)
@@ -302,20 +265,6 @@ def _labels(y: ArrayLike, classes: int | None, n: int) -> tuple[NDArray[np.intp]
     # Counts per class are an array of as many numbers.
     enough_memory(count, f"`classes` = {count}", "labels go from 0 to the number of classes")
     return array, count
-
-
-def _in_turns(order: NDArray[np.intp], y: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Places in an order in which all classes take turns: first the first of every class, then the second, ...
-
-    >>> _in_turns(np.arange(5), np.array([0, 0, 0, 1, 1]))
-    array([0, 3, 1, 4, 2])
-    """
-    by_class = order[np.argsort(y[order], kind="stable")]
-    sizes = np.bincount(y)
-    begins = np.cumsum(sizes) - sizes
-    turn = np.empty(len(y), dtype=np.intp)
-    turn[by_class] = np.arange(len(y)) - begins[y[by_class]]  # how many of its class come before
-    return order[np.argsort(turn[order], kind="stable")]
 
 
 def _normalisation(mean: ArrayLike, std: ArrayLike, channels: int) -> tuple[Array, Array]:

@@ -30,6 +30,7 @@ class Sequences(Sized):
         mask: which tokens are there (True) and which only fill a sequence up to T, shape (n, T) after the trial axis.
         lengths: in place of a mask: how many tokens of each sequence are there, shape (n,); the first so many.
         ids: numbers of the tokens in a vocabulary, shape (n, T) after the trial axis.
+        segments: of which text of a pair each token is, 0 or 1 (or more), shape (n, T) after the trial axis.
         info: where the data came from; never used in computing.
 
     >>> Sequences(x=np.ones((3, 2, 4)), y=[0.5, -1.0, 2.0])
@@ -42,6 +43,7 @@ class Sequences(Sized):
     y: Array
     mask: NDArray[np.bool_] | None = None
     ids: NDArray[np.intp] | None = None
+    segments: NDArray[np.intp] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __init__(
@@ -52,9 +54,11 @@ class Sequences(Sized):
         mask: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
         ids: ArrayLike | None = None,
+        segments: ArrayLike | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        ids_ = None if ids is None else _token_ids(ids)
+        ids_ = None if ids is None else _token_ids("ids", ids, "numbers of tokens in a vocabulary")
+        segments_ = None if segments is None else _token_ids("segments", segments, "numbers of texts, from 0 on")
         if x is not None:
             x_ = token_array(x)
         elif ids_ is not None:
@@ -67,13 +71,12 @@ class Sequences(Sized):
         if y_.shape != x_.shape[:-2]:
             what = f"`ids` of shape {x_.shape[:-1]}" if x is None else f"`x` of shape {x_.shape}"
             raise InputError(message(f"`y` has shape {y_.shape}; {what} needs labels of shape {x_.shape[:-2]}."))
-        if ids_ is not None and ids_.shape != x_.shape[:-1]:
-            raise InputError(
-                message(
-                    f"`ids` has shape {ids_.shape}; `x` of shape {x_.shape} needs one for each token: {x_.shape[:-1]}."
-                )
-            )
-        arrays = {"x": x_, "y": y_, "mask": _visible(mask, lengths, x_.shape[:-1]), "ids": ids_}
+        for name, numbers in (("ids", ids_), ("segments", segments_)):
+            if numbers is not None and numbers.shape != x_.shape[:-1]:
+                wanted = f"{x_.shape[:-1]}, one for each token"
+                raise InputError(message(f"`{name}` has shape {numbers.shape}; wanted {wanted}."))
+        visible = _visible(mask, lengths, x_.shape[:-1])
+        arrays = {"x": x_, "y": y_, "mask": visible, "ids": ids_, "segments": segments_}
         for name, value in arrays.items():
             if value is not None:
                 value.flags.writeable = False
@@ -153,35 +156,36 @@ class Sequences(Sized):
             held = ", ".join(sorted(arrays)) or "nothing"
             problem = f"`{path}` lacks {', '.join(missing)}; it holds {held}; wanted {wanted}."
             raise InputError(message(problem, "np.savez(path, x=x, y=y)"))
-        known = {name: arrays[name] for name in ("x", "y", "mask", "lengths", "ids") if name in arrays}
+        known = {name: arrays[name] for name in ("x", "y", "mask", "lengths", "ids", "segments") if name in arrays}
         return cls(**known, info=facts.get("info"))
 
     def digest(self) -> str:
         """A hash of the arrays: equal for equal data, whatever its history."""
         arrays = self._arrays()
-        beside = [name for name in ("mask", "ids") if name in arrays]
+        beside = [name for name in ("mask", "ids", "segments") if name in arrays]
         return digest(np.array(["sequences", *beside]), self.x, self.y, *(arrays[name] for name in beside))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        named = {"x": self.x, "y": self.y, "mask": self.mask, "ids": self.ids}
+        named = {"x": self.x, "y": self.y, "mask": self.mask, "ids": self.ids, "segments": self.segments}
         empty = self.ids is not None and self.d == 0
         return {name: array for name, array in named.items() if array is not None and not (name == "x" and empty)}
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
-        beside = [word for word, array in (("masked", self.mask), ("ids", self.ids)) if array is not None]
+        held = (("masked", self.mask), ("ids", self.ids), ("segments", self.segments))
+        beside = [word for word, array in held if array is not None]
         return f"Sequences({', '.join([f'{trials}n={self.n}, T={self.T}, d={self.d}', *beside])})"
 
 
-def _token_ids(ids: ArrayLike) -> NDArray[np.intp]:
+def _token_ids(name: str, ids: ArrayLike, wanted: str) -> NDArray[np.intp]:
     """Whole numbers from 0 on, (n, T), or with a trial axis before."""
-    numbers = whole_array("ids", ids, "numbers of tokens in a vocabulary")
+    numbers = whole_array(name, ids, wanted)
     if numbers.ndim not in (2, 3) or 0 in numbers.shape:
         raise InputError(
-            message(f"`ids` has shape {numbers.shape}; wanted (n, T), or (trials, n, T), with no empty axis.")
+            message(f"`{name}` has shape {numbers.shape}; wanted (n, T), or (trials, n, T), with no empty axis.")
         )
     if numbers.min() < 0:
-        raise InputError(message(f"`ids` holds {numbers.min()}; wanted numbers from 0 on."))
+        raise InputError(message(f"`{name}` holds {numbers.min()}; wanted numbers from 0 on."))
     return np.array(numbers)
 
 

@@ -7,6 +7,7 @@
 | `MultiHead` | many heads with a decoder each |
 | `Encoder`, `FullyConnected` | a shallow Transformer encoder, and networks without attention, on squared errors |
 | `VisionTransformer` | transformers on patches of images, of any depth |
+| `Bert`, `Gpt2` | transformers on text: pretrained (`load`) or random; `LayerStates` is what their heads see |
 | `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
 | `Linear`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` accepts names and functions |
 | `LOSSES`, `Loss`, `as_loss` | losses by name, or your own function of a margin |
@@ -16,8 +17,11 @@ Every model has `outputs`, `attention`, `loss`, `gradient`, `features`, `hessian
 """
 
 from attnlab.models.attention import Attention as Attention
+from attnlab.models.bert import Bert as Bert
 from attnlab.models.dense import FullyConnected as FullyConnected
 from attnlab.models.encoder import Encoder as Encoder
+from attnlab.models.fixed import Fixed as Fixed
+from attnlab.models.gpt2 import Gpt2 as Gpt2
 from attnlab.models.heads import (
     Concave as Concave,
     FunctionHead as FunctionHead,
@@ -42,5 +46,6 @@ from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.problem import Example as Example, Forward as Forward, Held as Held, Problem as Problem
 from attnlab.models.scaled import ScaledGradient as ScaledGradient
 from attnlab.models.softmax import softmax as softmax
+from attnlab.models.text import LayerStates as LayerStates, TextTransformer as TextTransformer
 from attnlab.models.vision import VisionTransformer as VisionTransformer
 from attnlab.models.weight import Weight as Weight, weights as weights

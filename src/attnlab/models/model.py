@@ -257,7 +257,8 @@ class Model(Evaluated, Generic[D]):
         constants = check_constants(self.constants(data, weights), data.trials)
         if isinstance(data, Tokens):
             return Problem.of(x=data.x, y=data.y, z=data.z, v=data.v, mask=data.mask, constants=constants, held=held)
-        return Problem.of(x=data.x, y=data.y, mask=data.mask, ids=data.ids, constants=constants, held=held)
+        named = {"mask": data.mask, "ids": data.ids, "segments": data.segments}
+        return Problem.of(x=data.x, y=data.y, **named, constants=constants, held=held)
 
     def heads_as_tokens(self, data: D, weights: GivenWeights) -> list[HeadTokens]:
         """Each attention head as the layer `softmax(x W z)` on tokens, so that every max-margin question can be asked

@@ -29,6 +29,7 @@ class Example(NamedTuple):
     mask: Array | None = None  # (T,) or (K, T), True where a token is visible; None where all are
     constants: Mapping[str, Array] | None = None  # arrays of the model that are not trained, by name
     ids: Array | None = None  # (T,) numbers of the tokens in a vocabulary, of al.Sequences that have them
+    segments: Array | None = None  # (T,) of which text of a pair each token is, likewise
     key: Array | None = None  # for what is random in training (dropout); None where nothing is to be
 
 
@@ -72,6 +73,7 @@ class Problem(NamedTuple):
     constants: Mapping[str, Array] | None = None  # arrays of the model that are not trained, by name
     held: Held | None = None  # None: parameters are the weights
     ids: Array | None = None  # (n, T)
+    segments: Array | None = None  # (n, T)
     keys: Array | None = None  # (n,) random keys, in training of models that draw
 
     @classmethod
@@ -81,14 +83,16 @@ class Problem(NamedTuple):
 
     def examples(self) -> tuple[Example, Example]:
         """All examples, and which of their arrays have one entry for each."""
-        given = {"x": self.x, "z": self.z, "mask": self.mask, "ids": self.ids, "key": self.keys}
+        given = {"x": self.x, "z": self.z, "mask": self.mask, "ids": self.ids, "segments": self.segments}
+        given["key"] = self.keys
         axes = {name: None if array is None else 0 for name, array in given.items()}
         examples = Example(**given, v=self.v, constants=self.constants)
         return examples, Example(**cast(dict[str, Any], axes))
 
     def rows(self) -> Params:
         """The arrays with one entry for each sequence."""
-        named = {"x": self.x, "y": self.y, "z": self.z, "mask": self.mask, "ids": self.ids, "keys": self.keys}
+        named = {"x": self.x, "y": self.y, "z": self.z, "mask": self.mask}
+        named |= {"ids": self.ids, "segments": self.segments, "keys": self.keys}
         return {name: array for name, array in named.items() if array is not None}
 
     def alone(self, row: Params) -> Problem:

@@ -20,16 +20,15 @@ from jax import Array
 from attnlab.checks import flag, instance, number, one_of, whole
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
+from attnlab.models.layers import dropped, layer_norm, saturating_softmax
 from attnlab.models.model import Model, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params, Value
-from attnlab.models.softmax import softmax
 
 Pool = Literal["cls", "mean"]
 Scaling = Literal["sqrt", "linear"]
 Tokenization = Literal["patch", "shifted"]
-NORM_EPS = 1e-5  # added to variances
 SHIFTS = ((-1, -1), (-1, 1), (1, -1), (1, 1))  # of images, by half a patch, down and to the right
 MOST_SIZE = 10**7
 MOST_DEPTH = 200
@@ -265,7 +264,7 @@ class VisionTransformer(Model[Sequences]):
             keys = jnp.einsum("td,hkd->htk", tokens, K)
             logits = jnp.einsum("htk,hsk->hts", queries, keys)
         logits = logits * weights["tau0"]
-        attention = self._dropped(_attention(self._masked(logits, visible)), key, 10 * block + 3)
+        attention = self._dropped(saturating_softmax(self._masked(logits, visible)), key, 10 * block + 3)
         if self.folded:
             mixed = jnp.einsum("hts,sd->htd", attention, tokens)
             added = jnp.einsum("htd,hed->te", mixed, jnp.einsum("ehk,hkd->hed", out, V))
@@ -281,23 +280,7 @@ class VisionTransformer(Model[Sequences]):
         return logits if visible is None else jnp.where(visible, logits, -jnp.inf)
 
     def _dropped(self, values: Array, key: Array | None, place: int) -> Array:
-        """In training some of the numbers are zero, and the others larger for it."""
-        if key is None or not self.dropout:
-            return values
-        stays = jax.random.bernoulli(jax.random.fold_in(key, place), 1.0 - self.dropout, values.shape)
-        return jnp.where(stays, values / (1.0 - self.dropout), 0.0)
-
-
-def _attention(logits: Array) -> Array:
-    """Softmax along the last axis: accurate under saturation, but in float32, whose users want speed, JAX's own."""
-    return jax.nn.softmax(logits, axis=-1) if logits.dtype == jnp.float32 else softmax(logits)
-
-
-def layer_norm(values: Array, gain: Value, shift: Value) -> Array:
-    """`gain (values - mean) / sqrt(variance + 1e-5) + shift`, over the last axis."""
-    centred = values - jnp.mean(values, axis=-1, keepdims=True)
-    variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + NORM_EPS) * gain + shift
+        return dropped(values, self.dropout, key, place)
 
 
 def shifted_patches(patches: Array, grid: tuple[int, int], side: int, channels: int) -> Array:
