@@ -51,12 +51,17 @@ class TextSet:
         """The texts of a file, with classes in the order of those that are known."""
         return read_texts(path, lower=self.lower, threshold=self.threshold, classes=classes)
 
+    def read_unlabelled(self, path: Path) -> Texts:
+        """The texts of a file, whatever labels it has."""
+        return read_texts(path, lower=self.lower, label=False)
+
 
 TEXT_SETS = {
     one.name: one
     for one in (
         TextSet("mnli", "MultiNLI", "premise and hypothesis, 3 classes", ("mnli", "multinli"), 392_702),
         TextSet("toxic", "CivilComments", "comments, 2 classes", ("civil",), 269_038, lower=True, threshold=0.5),
+        TextSet("civil", "CivilComments", "comments, labels not needed", ("civil",), 269_038, lower=True),
         TextSet("sst2", "SST-2", "phrases of film reviews, 2 classes", ("sst",), 67_349),
         TextSet("imdb", "IMDB", "film reviews, 2 classes", ("imdb",), 25_000),
     )
