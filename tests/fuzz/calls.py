@@ -90,6 +90,7 @@ def table() -> dict[str, Case]:
         calls_rates,
         calls_store,
         calls_svm,
+        calls_text,
         calls_theory,
         calls_train,
         calls_vision,

@@ -47,6 +47,6 @@ from attnlab.data.sequences import Sequences as Sequences, gaussian_sequences as
 from attnlab.data.span import gaussian_start as gaussian_start, in_span as in_span
 from attnlab.data.textfiles import read_texts as read_texts
 from attnlab.data.texts import Texts as Texts
-from attnlab.data.tokenizer import Encoded as Encoded, Tokenizer as Tokenizer
+from attnlab.data.tokenizer import Tokenizer as Tokenizer
 from attnlab.data.tokens import Tokens as Tokens
 from attnlab.data.trap import trap as trap

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from attnlab.checks import one_of, whole
+from attnlab.checks import number, one_of, whole
 from attnlab.data.texts import Texts
 
 GOOD = ("brilliant", "moving", "funny", "warm", "clever", "gripping", "fresh", "lovely")
@@ -18,7 +18,7 @@ PEOPLE = ("a man", "a woman", "a child", "a girl", "a boy", "a dog")
 ACTIONS = ("sleeps", "eats", "runs", "reads", "sings", "waits")
 PLACES = ("in the park", "at home", "on the train", "near the river", "in the garden", "at school")
 EMBELLISHMENTS = ("today", "with a friend", "in the rain", "for an hour")
-OPPOSITE = dict(zip(ACTIONS, (*ACTIONS[1:], ACTIONS[0]), strict=True))
+OTHER: dict[str, str] = dict(zip(ACTIONS, (*ACTIONS[1:], ACTIONS[0]), strict=True))
 MOST = 10**6
 
 
@@ -31,23 +31,24 @@ def made_up_texts(
         n: texts, or pairs.
         kind: "sentiment" has phrases about films, of the classes negative and positive: of their two adjectives both
             are bad or both are good. "inference" has pairs, of the classes entailment (the hypothesis says less than
-            the premise), neutral (it adds something) and contradiction (nobody
-            does it, or someone does something else).
+            the premise), neutral (it adds something) and contradiction (nobody does it, or they do something else).
         noise: share of texts whose label is drawn at random.
         seed: of everything.
 
     >>> texts = made_up_texts(4, seed=1)
     >>> for text, label in zip(texts.texts, texts.y):
     ...     print(texts.names[label], "|", text)
-    negative | this film is truly stale and dull .
-    positive | this film is truly stale and dull .
+    negative | truly awful ending , flat script
+    positive | this script is very fresh and warm .
+    negative | their plot is very lifeless and tedious .
+    positive | warm scene , gripping cast
     """
     count = whole("n", n, most=MOST)
     one_of("kind", kind, ("sentiment", "inference"))
     rng = np.random.default_rng(whole("seed", seed, 0))
     names = ("negative", "positive") if kind == "sentiment" else ("entailment", "neutral", "contradiction")
     y = rng.permutation(np.arange(count) % len(names))
-    wrong = rng.random(count) < noise
+    wrong = rng.random(count) < number("noise", noise, least=0, most=1)
     make = _phrase if kind == "sentiment" else _pair
     made = [make(rng, int(label)) for label in y]
     y = np.where(wrong, rng.integers(len(names), size=count), y)
@@ -83,4 +84,4 @@ def _pair(rng: np.random.Generator, label: int) -> tuple[str, str]:
         return premise, f"{person} {action} {_one(rng, EMBELLISHMENTS)} ."
     if rng.random() < 0.5:
         return premise, f"nobody {action} {place} ."
-    return premise, f"{person} {OPPOSITE[action]} ."
+    return premise, f"{person} {OTHER[action]} ."

@@ -136,7 +136,7 @@ class Sequences(Sized):
         if self.trials is not None:
             raise InputError(message(f"These sequences have {self.trials} trials already."))
         count = whole("trials", trials)
-        room_for("These sequences", self.n, self.T, self.d, count)
+        room_for("These sequences", self.n, self.T, max(self.d, 1), count)
         every = {name: np.broadcast_to(array, (count, *array.shape)) for name, array in self._arrays().items()}
         return Sequences(**every, info=self.info)
 

@@ -52,7 +52,8 @@ def _so_many(
         few = int(there[least])
         problem = f"`which` is {count}, balanced over {classes} classes; class {least} has {few} {what}."
         fewer = f"at most {classes * few}, or " if few else ""
-        raise InputError(message(problem, f"{fewer}{what}.only(...) of the other classes"))
+        only = f"{what}.only(...)" if what == "images" else f"{what}.take({what}.y != {least})"
+        raise InputError(message(problem, f"{fewer}{only} of the other classes"))
     return places
 
 

@@ -310,16 +310,18 @@ def _of_objects(place: Path, content: str, wanted: Chosen, dropped: Counter[str]
     for name, one in zip(("text", "pair", "label"), chosen, strict=True):
         if isinstance(one, int):
             raise InputError(message(f"`{name}` is {one}; objects of JSON have names.", f'{name}="..."'))
+    first, second, label = (None if one is None else str(one) for one in chosen)
+    assert first is not None
     rows = []
     for one in objects:
         if any(name is not None and name not in one for name in chosen):
             dropped["wrong number of columns"] += 1
             continue
-        text, pair = one[chosen.text], None if chosen.pair is None else one[chosen.pair]
-        if not isinstance(text, str) or not (pair is None or isinstance(pair, str)) or (chosen.pair and pair is None):
+        text, pair = one[first], None if second is None else one[second]
+        if not isinstance(text, str) or not (second is None or isinstance(pair, str)):
             dropped["no text"] += 1
             continue
-        rows.append(Row(text, pair, None if chosen.label is None else one[chosen.label]))
+        rows.append(Row(text, pair, None if label is None else one[label]))
     return rows
 
 

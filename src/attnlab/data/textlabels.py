@@ -95,10 +95,10 @@ def _found(labels: list[str]) -> tuple[str, ...]:
     if all(value is not None for value in values.values()):
         if any(value != int(value) for value in values.values() if value is not None):
             fraction = next(name for name, value in values.items() if value is not None and value != int(value))
-            problem = f"Labels are numbers that are not whole: {fraction}; wanted classes."
+            problem = f"`label` is a column of numbers that are not whole, as {fraction}; wanted classes."
             raise InputError(message(problem, "threshold=0.5 makes two classes of them"))
         return tuple(sorted(there, key=lambda name: values[name] or 0.0))
     if len(there) > MOST_FOUND:
         example = shown(next(iter(sorted(there))))
-        raise InputError(message(f"The column of labels has {len(there)} different ones, as {example}.", "label="))
+        raise InputError(message(f"`label` is a column of {len(there)} different ones, as {example}.", "label="))
     return tuple(sorted(there))

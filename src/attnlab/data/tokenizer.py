@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.checks import flag, shown, whole, whole_array
+from attnlab.checks import flag, instance, shown, whole, whole_array
 from attnlab.data.hub import EXTRA, model_folder
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
@@ -79,7 +79,7 @@ class Tokenizer:
             lower: are texts put into lower case?
         """
         lower = flag("lower", lower)
-        given = [words] if isinstance(words, str) else words
+        given = list(words) if hasattr(words, "__iter__") and not isinstance(words, str) else [None]
         if not all(isinstance(word, str) and word for word in given):
             raise InputError(message(f"`words` is {shown(words)}; wanted words as text.", "['good', 'bad']"))
         every = dict.fromkeys([PAD, UNKNOWN, FIRST, SEPARATOR, *given])
@@ -104,6 +104,9 @@ class Tokenizer:
         >>> Tokenizer.of_texts(al.data.made_up_texts(50, seed=0)).vocabulary > 20
         True
         """
+        from attnlab.data.texts import Texts  # which imports this module
+
+        texts = instance("texts", texts, Texts, "al.data.Texts", "al.data.read_texts(path)")
         library, most = _tokenizers(), whole("most", most)
         normalize = library.normalizers.BertNormalizer(lowercase=flag("lower", lower)).normalize_str
         cut = library.pre_tokenizers.BertPreTokenizer().pre_tokenize_str

@@ -20,7 +20,6 @@ from attnlab.models.attention import Attention as Attention
 from attnlab.models.bert import Bert as Bert
 from attnlab.models.dense import FullyConnected as FullyConnected
 from attnlab.models.encoder import Encoder as Encoder
-from attnlab.models.fixed import Fixed as Fixed
 from attnlab.models.gpt2 import Gpt2 as Gpt2
 from attnlab.models.heads import (
     Concave as Concave,

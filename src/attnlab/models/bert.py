@@ -9,11 +9,23 @@ import jax.numpy as jnp
 from jax import Array
 
 from attnlab.checks import flag, whole
+from attnlab.data.sequences import Sequences
+from attnlab.errors import InputError, message
 from attnlab.models.checkpoint import fresh_head, read_bert
 from attnlab.models.model import Weight, Weights
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params
-from attnlab.models.text import MOST_SIZE, Pool, TextTransformer, linear, norm_shapes, normal, positions_of
+from attnlab.models.text import (
+    MOST_SIZE,
+    Parts,
+    Pool,
+    TextTransformer,
+    linear,
+    norm_shapes,
+    normal,
+    parts_of,
+    positions_of,
+)
 
 PAIRS = 2  # texts of a pair
 
@@ -69,7 +81,7 @@ class Bert(TextTransformer):
         pool: Pool = "first",
         dropout: float = 0.0,
         active: int | tuple[tuple[int, ...], ...] | None = None,
-        frozen: tuple[str | int, ...] = (),
+        frozen: Parts = (),
         seed: int = 0,
     ) -> tuple[Self, Weights]:
         """Pretrained weights, and the model that they are of, with a fresh head.
@@ -90,7 +102,15 @@ class Bert(TextTransformer):
         config, weights = read_bert(folder, with_pooler=pool == "first")
         model = cls(classes=classes, pool=pool, dropout=dropout, active=active, **config)
         weights |= fresh_head(model.all_shapes(), seed)
-        return model.freeze(weights, *frozen) if frozen else (model, weights)
+        return model.freeze(weights, *parts_of(frozen))
+
+    def accepts(self, data: object, name: str = "data") -> Sequences:
+        """Sequences with ids of tokens, and with no more segments than there are."""
+        texts = super().accepts(data, name)
+        if self.segments > 1 and texts.segments is not None and texts.segments.max() >= self.segments:
+            given = f"`{name}` has tokens of segment {texts.segments.max()}"
+            raise InputError(message(f"{given}; the model knows {self.segments}, from 0 on."))
+        return texts
 
     def embedding_shapes(self) -> dict[str, Weight]:
         """Tables of tokens, positions and segments, and a norm."""
@@ -110,7 +130,8 @@ class Bert(TextTransformer):
         tokens = tokens + jnp.asarray(every["positions"])[positions_of(example.mask, tokens.shape[0])]
         if self.segments:
             table = jnp.asarray(every["segments"])
-            tokens = tokens + (table[0] if example.segments is None else table[example.segments])
+            alone = self.segments == 1 or example.segments is None
+            tokens = tokens + (table[0] if alone else table[example.segments])
         return self._dropped(self.normed(tokens, every, "embed_"), example.key, 10 * self.depth)
 
     def _pooled(self, every: Params, tokens: Array, mask: Array | None, key: Array | None) -> Array:

@@ -306,7 +306,6 @@ def _bert_config(place: Path, given: Config) -> Config:
 
 
 def _distilbert_config(place: Path, given: Config) -> Config:
-    _same(place, given, "sinusoidal_pos_embds", False, "the table in the file is read", harmless=True)
     sizes = _sizes(
         place,
         given,
@@ -349,9 +348,9 @@ def _sizes(place: Path, given: Config, **names: str) -> dict[str, int]:
     return {ours: whole(theirs, given[theirs]) for ours, theirs in names.items()}
 
 
-def _same(place: Path, given: Config, name: str, wanted: object, why: str = "", *, harmless: bool = False) -> None:
+def _same(place: Path, given: Config, name: str, wanted: object) -> None:
     """Refuse a setting under which the layers would compute something else."""
-    if not harmless and given.get(name, wanted) != wanted:
+    if given.get(name, wanted) != wanted:
         raise InputError(message(f"`{place / 'config.json'}` has {name} = {given[name]!r}; only {wanted!r} is here."))
 
 

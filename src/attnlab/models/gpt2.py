@@ -12,7 +12,7 @@ from attnlab.models.checkpoint import fresh_head, read_gpt2
 from attnlab.models.model import Weight, Weights
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params
-from attnlab.models.text import Activation, Pool, TextTransformer, norm_shapes, normal, positions_of
+from attnlab.models.text import Activation, Parts, Pool, TextTransformer, norm_shapes, normal, parts_of, positions_of
 
 
 class Gpt2(TextTransformer):
@@ -56,14 +56,14 @@ class Gpt2(TextTransformer):
         pool: Pool = "last",
         dropout: float = 0.0,
         active: int | tuple[tuple[int, ...], ...] | None = None,
-        frozen: tuple[str | int, ...] = (),
+        frozen: Parts = (),
         seed: int = 0,
     ) -> tuple[Self, Weights]:
         """Pretrained weights, and the model that they are of, with a fresh head; see `Bert.load`."""
         config, weights = read_gpt2(folder)
         model = cls(classes=classes, pool=pool, dropout=dropout, active=active, **config)
         weights |= fresh_head(model.all_shapes(), seed)
-        return model.freeze(weights, *frozen) if frozen else (model, weights)
+        return model.freeze(weights, *parts_of(frozen))
 
     def embedding_shapes(self) -> dict[str, Weight]:
         """Tables of tokens and positions."""

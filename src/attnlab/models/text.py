@@ -32,6 +32,7 @@ from attnlab.models.scaled import GivenWeights, Params
 
 Pool = Literal["first", "last", "mean"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
+Parts = str | int | Sequence[str | int]  # of a model
 ACTIVATIONS = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
@@ -429,6 +430,13 @@ def active_heads(active: Any, depth: int, heads: int) -> tuple[tuple[int, ...], 
             raise InputError(message(f"`active` has {shown(layer)}; wanted {wanted}.", "active=4"))
         chosen.append(tuple(sorted(set(numbers.tolist()))))
     return tuple(chosen)
+
+
+def parts_of(frozen: Any) -> tuple[str | int, ...]:
+    """Several parts of a model, or one."""
+    if isinstance(frozen, tuple | list):
+        return tuple(frozen)
+    return (frozen,)
 
 
 def _layers(layers: Any, depth: int) -> tuple[int, ...]:

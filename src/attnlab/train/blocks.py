@@ -35,7 +35,8 @@ def in_blocks(
 ) -> Tree:
     """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
 
-    `alone` has one trial in each block, for programs that take one at a time.
+    `alone` has one trial in each block, for programs that take one at a time; a single one stays in the hands of JAX,
+    as copies of a large network cost as much as half a step of it.
 
     All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
     Unless the program is `compiled`, the first block goes ahead alone, so that only one thread compiles.
@@ -52,7 +53,8 @@ def in_blocks(
         with jax.enable_x64(True):  # the setting is per thread
             # All of them need not be cut, which would copy what JAX holds.
             block = per_trial if size == trials else jax.tree.map(lambda a: a[start : start + size], per_trial)
-            return jax.tree.map(np.asarray, program(*block, *shared))
+            results = jax.block_until_ready(program(*block, *shared))
+        return results if alone and len(starts) == 1 else jax.tree.map(np.asarray, results)
 
     if len(starts) == 1:
         return one(0)

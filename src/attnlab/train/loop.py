@@ -21,9 +21,9 @@ from attnlab.train.blocks import in_blocks
 from attnlab.train.ending import Record, lost, moves, same, standing_since, stands, stops_of
 from attnlab.train.job import Job
 from attnlab.train.metrics import UserFunctions
-from attnlab.train.program import Plan, Reads, advance, gradient_norms, make_room
+from attnlab.train.program import Plan, Reads, advance, advance_in_place, gradient_norms, make_room
 from attnlab.train.trajectory import Facts, Status, Trajectory, library_versions
-from attnlab.train.typed import in_precision_of
+from attnlab.train.typed import in_precision_of, owned
 from attnlab.train.watch import PATIENCE, Watch
 
 # Between two looks at the clock, the callback and the stop rules a run computes for about this long.
@@ -160,19 +160,22 @@ class Loop:
         empty = [0] * (together - len(lengths))
         ends = self.step + np.cumsum(lengths)
         recorded = [int(end) in wanted for end in ends]
+        alone = self.job.portion is not None
+        # A large network is trained in place. Nothing looks back at where it was, as runs by batches never do.
+        params, state = (owned(self.params), owned(self.state)) if alone else (self.params, self.state)
         self.params, self.state, metrics = in_blocks(
-            partial(advance, objective=self.job.objective, plan=plan),
-            (self.job.problem, self.params, self.state, self.job.compared, self.job.targets),
+            partial(advance_in_place if alone else advance, objective=self.job.objective, plan=plan),
+            (self.job.problem, params, state, self.job.compared, self.job.targets),
             self.step,
             np.array(lengths + empty),
             np.array(recorded + [False] * len(empty)),
             len(lengths),
             compiled=self.compiled,
-            alone=self.job.portion is not None,
+            alone=alone,
         )
         self.compiled = True
         self.step += sum(lengths)
-        return metrics
+        return jax.tree.map(np.asarray, metrics)
 
     def _plan(self, recording: bool) -> Plan:
         """What is compiled."""
@@ -321,7 +324,7 @@ class Loop:
             seconds=self.seconds,
             config=self.config,
             versions=library_versions(),
-            rule_state=tuple(np.asarray(a) for a in jax.tree.leaves((self._exact(), self.state))),
+            rule_state=tuple(np.array(a) for a in jax.tree.leaves((self._exact(), self.state))),
             stalled_at=without_axis(stalled_at),
             underflow_at=without_axis(underflow_at),
             lost_at=without_axis(lost_at),

@@ -47,8 +47,7 @@ class Plan:
     portion: int | None = None
 
 
-@partial(jax.jit, static_argnames=("objective", "plan"))
-def advance(
+def _advance(
     problem: Tree,
     params: Params,
     state: Tree,
@@ -152,6 +151,12 @@ def advance(
     return jax.tree.map(lambda array: jnp.asarray(array)[None], trial(*alone))
 
 
+advance = jax.jit(_advance, static_argnames=("objective", "plan"))
+# The same, which takes the memory of parameters and state for its results: what was there before is gone. Copies of a
+# large network take as long as half a step of it.
+advance_in_place = jax.jit(_advance, static_argnames=("objective", "plan"), donate_argnames=("params", "state"))
+
+
 @partial(jax.jit, static_argnums=2)
 def gradient_norms(params: Params, problem: Tree, objective: Objective) -> Array:
     """log of the norm of the gradient of every trial; -inf for zero."""
@@ -172,7 +177,8 @@ _runs = itertools.count(1)
 def make_room() -> None:
     """Forget compiled programs before the memory maps of the process run out; those still needed are compiled again."""
     if next(_runs) % LOOK_EVERY == 0 and memory_maps() > MOST_MAPS:
-        advance.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+        advance.clear_cache()
+        advance_in_place.clear_cache()
         gc.collect()
 
 

@@ -18,6 +18,11 @@ def like(tree: Tree, model: Tree) -> Tree:
     return jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), tree, model)
 
 
+def owned(tree: Tree) -> Tree:
+    """The same arrays in memory of JAX, which no array of NumPy shares."""
+    return jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.array(a, copy=True), tree)
+
+
 def in_precision_of(params: Params, state: Tree) -> Tree:
     """The state of a rule, in float32 where the parameters are; what a foreign rule holds in float32 it keeps so."""
     if not in_single(params):
