@@ -14,6 +14,8 @@ from attnlab.data.tokens import Array
 
 FITTED = (0.05, 0.99)  # quantiles between which the line is fitted
 STRAIGHT = 0.95  # R^2 from which on the tail is called exponential
+MIDDLE = 0.5  # quantile that parts the fitted range in two
+AS_FAST = 0.8  # the far half falls at least so many times as fast as the near one, if the decay is exponential
 
 
 def similarities(X: Array) -> Array:
@@ -35,8 +37,8 @@ class Line(NamedTuple):
     fit: float  # R^2
 
 
-def line_fit(values: Array) -> Line:
-    """log P(value >= t) as a line in t, between the fitted quantiles.
+def line_fit(values: Array, between: tuple[float, float] = FITTED) -> Line:
+    """log P(value >= t) as a line in t, between quantiles.
 
     >>> line = line_fit(-np.log(1.0 - (np.arange(2000) + 0.5) / 2000))
     >>> round(line.slope, 2), line.fit > 0.999
@@ -44,7 +46,7 @@ def line_fit(values: Array) -> Line:
     """
     ordered = np.sort(values)
     tail = np.log(1.0 - np.arange(len(ordered)) / len(ordered))
-    inside = slice(*(int(q * len(ordered)) for q in FITTED))
+    inside = slice(*(int(q * len(ordered)) for q in between))
     t, logs = ordered[inside], tail[inside]
     slope, intercept = np.polyfit(t, logs, 1)
     left = logs - slope * t - intercept
@@ -64,4 +66,32 @@ def tail_checks(label: str, values: Array) -> list[Check]:
     return [
         Check(f"{label}: the line fitted to log P falls", slopes < 0, at_least=1.0),
         Check(f"{label}: log P is a line in t, R^2 at least {STRAIGHT:g}", fits, at_least=STRAIGHT),
+    ]
+
+
+def bending(values: Array) -> Array:
+    """log of the slope of log P beyond the median over that before it, of every draw, (draws,).
+
+    0 for an exponential tail, above 0 where it falls faster than one, below 0 for a heavier one.
+
+    >>> rng = np.random.default_rng(0)
+    >>> exponential, heavy = rng.exponential(size=(5, 4000)), rng.pareto(2.0, size=(5, 4000))
+    >>> abs(bending(exponential).mean()) < 0.1, bool((bending(heavy) < -0.5).all())
+    (True, True)
+    """
+    near = [line_fit(row, (FITTED[0], MIDDLE)).slope for row in values]
+    far = [line_fit(row, (MIDDLE, FITTED[1])).slope for row in values]
+    return np.log(np.array(far) / np.array(near))
+
+
+def decay_checks(label: str, values: Array) -> list[Check]:
+    """The tail falls in every draw, and at least exponentially: log P is a line, or bends down."""
+    slopes, _ = lines_of(values)
+    return [
+        Check(f"{label}: the line fitted to log P falls", slopes < 0, at_least=1.0),
+        Check(
+            f"{label}: beyond the median log P falls at least {AS_FAST:g} times as fast as before (log of the ratio)",
+            bending(values),
+            at_least=float(np.log(AS_FAST)),
+        ),
     ]

@@ -114,7 +114,7 @@ def heads_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dict[s
 def train_all(
     setting: Setting, corpus: Corpus, reader: Reader, tell: Tell
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """All runs; arrays (heads, seeds, records) by start and metric, features before training (heads, seeds)."""
+    """All runs; arrays (heads, seeds, records) by start and metric; of the features before training (heads,)."""
     corpus = corpus.taken(setting.train, setting.test)
     train, test = reader.encoded(corpus, setting.length)
     model, _ = reader.load(corpus.train.classes, 0, dropout=setting.dropout)
@@ -127,16 +127,13 @@ def train_all(
     done = 0
     for start in STARTS:
         curves = {name: np.full((*shape, len(record)), np.nan) for name in METRICS}
-        kept, probed = np.full(shape, np.nan), np.full(shape, np.nan)
         for seed in range(setting.seeds):
             weights = _start(reader, corpus.train.classes, setting, start, seed, train, model)
-            whole = model.hidden(test, weights)
+            if seed == 0:
+                arrays |= {f"{start}_{name}": values for name, values in _features(model, heads, weights, train, test)}
             for i, h in enumerate(heads):
                 tell(done, setting.runs, f"{STARTS[start]}, {h} heads, seed {seed}")
                 masked = replace(model, active=h)
-                features = masked.hidden(train, weights), masked.hidden(test, weights)
-                kept[i, seed] = row_cosine(features[1], whole)
-                probed[i, seed] = linear_accuracy(features[0], train.y, features[1], test.y)
                 run = _one_run(setting, masked, weights, start, seed, train, test, record)
                 for name in METRICS:
                     curves[name][i, seed, : len(run.steps)] = run.metrics[name]
@@ -144,7 +141,6 @@ def train_all(
                     lost.append(f"{start}, {h} heads, seed {seed}")
                 done += 1
         arrays |= {f"{start}_{name}": values for name, values in curves.items()}
-        arrays |= {f"{start}_features_kept": kept, f"{start}_linear_accuracy": probed}
     tell(setting.runs, setting.runs, "done")
     return arrays, {
         **asdict(setting),
@@ -158,6 +154,18 @@ def train_all(
         "precision": "float32",
         "runs that left the finite numbers": lost,
     }
+
+
+def _features(
+    model: Any, heads: tuple[int, ...], weights: Mapping[str, np.ndarray], train: Sequences, test: Sequences
+) -> list[tuple[str, Array]]:
+    """What is left, before training, of what the head sees with all heads: its cosine, and how well a line tells it."""
+    kept, accuracy = np.zeros(len(heads)), np.zeros(len(heads))
+    seen = {h: [replace(model, active=h).hidden(data, weights) for data in (train, test)] for h in heads}
+    for i, h in enumerate(heads):
+        kept[i] = row_cosine(seen[h][1], seen[heads[-1]][1])
+        accuracy[i] = linear_accuracy(seen[h][0], train.y, seen[h][1], test.y)
+    return [("features_kept", kept), ("linear_accuracy", accuracy)]
 
 
 def _start(

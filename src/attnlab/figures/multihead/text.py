@@ -18,7 +18,7 @@ from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding
 from attnlab.figures.multihead.heads import DASHES
 from attnlab.figures.rates.curves import number
-from attnlab.figures.style import band, new_figure, styled
+from attnlab.figures.style import BLUE, GREY, band, new_figure, styled
 
 COLUMNS = {
     "loss": "train loss",
@@ -36,8 +36,8 @@ def table_of(arrays: Arrays) -> dict[str, dict[str, Any]]:
         for i, h in enumerate(arrays["heads"]):
             row = {COLUMNS[name]: number(arrays[f"{start}_{name}"][i, :, -1].mean()) for name in METRICS}
             row["train loss, mean over steps"] = number(mean_over_steps(arrays, start)[i].mean())
-            row["cosine of features with those of all heads"] = number(arrays[f"{start}_features_kept"][i].mean())
-            row["linear classifier before training"] = number(arrays[f"{start}_linear_accuracy"][i].mean())
+            row["cosine of features with those of all heads"] = number(arrays[f"{start}_features_kept"][i])
+            row["linear classifier before training"] = number(arrays[f"{start}_linear_accuracy"][i])
             table[f"{words}, {h} {'head' if h == 1 else 'heads'}"] = row
     return table
 
@@ -84,8 +84,8 @@ def control_remark(arrays: Arrays) -> str:
 def masking_remark(arrays: Arrays) -> str:
     """What masking heads does to pretrained features before any training."""
     few, every = arrays["heads"][0], arrays["heads"][-1]
-    cosine = arrays["pretrained_features_kept"][0].mean()
-    low, high = (arrays["pretrained_linear_accuracy"][i].mean() for i in (0, -1))
+    cosine = arrays["pretrained_features_kept"][0]
+    low, high = arrays["pretrained_linear_accuracy"][[0, -1]]
     return (
         f"Masking damages what was pretrained: before training, what the head sees with {few} of {every} heads has "
         f"cosine {cosine:.2g} with that of all heads, and a linear classifier of it is right on {low:.2g} of unseen "
@@ -108,6 +108,8 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
     picture, axes = new_figure(2, 4, width=10.4, height=4.9)
     names = ("loss", "test_loss", "test_accuracy")
     for row, (start, words) in enumerate(STARTS.items()):
+        if start == "pretrained" and not facts["pretrained"]:
+            words = "stand-in"
         for column, name in enumerate(names):
             panel = axes[row, column]
             draw_heads(panel, arrays, f"{start}_{name}")
@@ -139,16 +141,17 @@ def draw_heads(panel: Any, arrays: Arrays, name: str) -> None:
 def draw_features(panel: Any, arrays: Arrays) -> None:
     """What is left of the features before training, by number of heads."""
     places = np.arange(len(arrays["heads"]))
-    looks = (("pretrained", "-", "black"), ("random", "--", "#888888"))
-    for start, style, color in looks:
-        for name, mark, words in (("linear_accuracy", "o", "linear accuracy"), ("features_kept", "s", "cosine")):
-            values = arrays[f"{start}_{name}"].mean(-1)
-            label = f"{words}, {STARTS[start]}"
-            panel.plot(places, values, color=color, linestyle=style, marker=mark, markersize=3.5, label=label)
+    curves = (
+        ("pretrained_features_kept", "cosine with those of all heads", "s", "-", "black"),
+        ("pretrained_linear_accuracy", "linear classifier, unseen texts", "o", "-", BLUE),
+        ("random_linear_accuracy", "the same, random start", "o", "--", GREY),
+    )
+    for name, label, mark, style, color in curves:
+        panel.plot(places, arrays[name], color=color, linestyle=style, marker=mark, markersize=3.5, label=label)
     panel.set_xticks(places, [str(h) for h in arrays["heads"]])
-    panel.set(xlabel="heads kept", ylim=(None, 1.04))
+    panel.set(xlabel="heads kept", ylim=(0, 1.04))
     panel.set_title("d  Features before training")
-    panel.legend(loc="lower right", fontsize=6)
+    panel.legend(loc="lower right", fontsize=7)
 
 
 def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
