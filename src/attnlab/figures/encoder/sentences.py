@@ -33,10 +33,11 @@ def line_remark(arrays: Arrays) -> str:
     _, fits = lines_of(arrays["pretrained_values"])
     bend = float(np.exp(bending(arrays["pretrained_values"]).mean()))
     straight = "it is one" if fits.mean() >= STRAIGHT else "it is none"
+    faster = ": faster than exponentially" if bend > 1 else ""
     return (
         f"Read as a line in t, as for Figure 6, log P has R^2 {fits.mean():.3f} ({fits.min():.3f} to "
-        f"{fits.max():.3f}); with the {STRAIGHT:g} asked there {straight}. Beyond the median it falls {bend:.2g} times as fast as before"
-        f"{': faster than exponentially' if bend > 1 else ''}. Two readings were tried, this one first."
+        f"{fits.max():.3f}); with the {STRAIGHT:g} asked there {straight}. Beyond the median it falls {bend:.2g} times "
+        f"as fast as before{faster}. Two readings were tried, this one first."
     )
 
 
