@@ -88,3 +88,18 @@ def test_data(monkeypatch, tmp_path):
         assert (arrays["mnli_near"] <= 1).all()
         json.dumps(facts, allow_nan=False)
         token_cosines.judge(arrays, facts)
+
+
+def test_the_control_is_of_directions_without_special_tokens():
+    pytest.importorskip("tokenizers")
+    from attnlab.claims.texts import tiny_reader
+    from attnlab.data import made_up_texts
+
+    reader = tiny_reader(made_up_texts(60, seed=0))
+    directions = runs._directions(reader)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1.0)
+    special = runs.special_ids(reader)
+    assert {reader.tokenizer.tokens([one])[0] for one in special} == {"[CLS]", "[SEP]", "[PAD]"}
+    opposite = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])  # the last is special
+    counts = runs.random_counts(opposite, frozenset({2}))
+    assert counts[0] == counts.sum() > 0  # all at cosine -1

@@ -117,7 +117,11 @@ def find_texts(name: str, given: str | os.PathLike[str] | None = None) -> TextFi
             hint = "a file of texts with labels; or a folder with train.tsv and dev.tsv, as GLUE has them"
             raise InputError(message(f"`data` is {str(given)!r}: {found}.", hint))
         return found
-    return next((found for place in text_places(name) if isinstance(found := files_in(place), TextFiles)), None)
+    for place in text_places(name):
+        found = files_in(place)
+        if isinstance(found, TextFiles):
+            return found
+    return None
 
 
 def text_places(name: str) -> list[Path]:
