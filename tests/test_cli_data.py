@@ -24,6 +24,8 @@ def folder(tmp_path, monkeypatch):
     pixels, labels = np.zeros((7, 32, 32, 3), dtype=np.uint8), np.zeros(7, dtype=int)
     np.savez(own / "cifar10" / "little.npz", x_train=pixels, y_train=labels, x_test=pixels[:3], y_test=labels[:3])
     (own / "train-images-idx3-ubyte").write_bytes(b"")
+    (own / "sst2").mkdir()
+    (own / "sst2" / "train.tsv").write_text("sentence\tlabel\nfine\t1\n")
     return own
 
 
@@ -31,7 +33,10 @@ def test_json(folder, capsys):
     assert main(["data", "--json"]) == 0
     printed = capsys.readouterr()
     sets = {one["name"]: one for one in json.loads(printed.out)}
-    assert list(sets) == ["mnist", "fashion_mnist", "cifar10", "digits"]
+    assert list(sets)[:4] == ["mnist", "fashion_mnist", "cifar10", "digits"]
+    assert list(sets)[4:] == ["mnli", "toxic", "civil", "sst2", "imdb", "bert-base-uncased", "roberta-base", "minilm"]
+    assert sets["sst2"]["files"] == {"train": "train.tsv", "test": "a part of train.tsv"}
+    assert not sets["minilm"]["found"]
     splits = sets["cifar10"]["splits"]
     assert [splits[split]["images"] for split in ("train", "test")] == [7, 3]
     assert splits["train"]["files"] == ["little.npz"]
@@ -46,6 +51,8 @@ def test_table(folder, capsys):
     for words in ("28 x 28 x 1, 10 classes", "missing", "1442", f"cifar10 is in {folder / 'cifar10'}\n"):
         assert words in printed.out
     assert f"mnist was looked for in {folder / 'mnist'}\n" in printed.out
+    assert f"sst2 is in {folder / 'sst2'}\n" in printed.out
+    assert f"minilm was looked for in {folder / 'minilm'}\n" in printed.out
     assert "cifar10 was looked for" not in printed.out
     assert "…" not in printed.out
     assert "ATTNLAB_DATA" in printed.err

@@ -12,6 +12,8 @@ from attnlab.claims.rates import (
     joint_quarter,
     joint_smoothness,
     step_rules,
+    text,
+    token_cosines,
     vision,
 )
 
@@ -110,6 +112,9 @@ COUNTING = {
     "rates-E8b": "no data model meets the hypotheses, so that no formula decides",
     "rates-F6": "needs MNIST; that each order turns its verdict is shown on made-up runs in test_claims_images.py",
     "rates-F7": "needs CIFAR-10; that each order turns its verdict is shown on made-up runs in test_claims_images.py",
+    "rates-F1": "needs MultiNLI and a model; made-up runs turn its verdict in test_claims_texts.py",
+    "rates-F4": "needs CivilComments and a model; made-up runs turn its verdict in test_claims_texts.py",
+    "rates-F10": "needs texts and a model; made-up cosines turn its verdict in test_claims_texts.py",
 }
 MODULES = (
     joint_data,
@@ -120,6 +125,8 @@ MODULES = (
     joint_quarter,
     joint_smoothness,
     step_rules,
+    text,
+    token_cosines,
     vision,
 )
 

@@ -1,12 +1,13 @@
 """Figure 9 of the rates paper: with a folder of IDX files, with scikit-learn, and with neither."""
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attnlab import InputError
-from attnlab.claims import Scale, Verdict
+from attnlab.claims import Scale, Verdict, texts
 from attnlab.cli import main
 from attnlab.figures import find, make
 from attnlab.figures.rates import digits
@@ -111,23 +112,22 @@ def test_smoke_with_scikit_learn(monkeypatch, tmp_path):
     assert shown["NGD is nearer to W_mm"]
 
 
-def test_planned_figures_are_listed_and_refused(capsys, tmp_path):
+def test_what_cannot_be_made_is_listed_and_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(texts, "find_spec", lambda name: None)
     assert main(["figure", "--paper", "rates", "--list"]) == 0
     table = capsys.readouterr().out
     for number in range(1, 11):
         assert f"rates-{number} " in table
-    assert "needs deep models" in " ".join(table.split())
+    assert "needs the libraries tokenizers" in " ".join(table.split())
     assert main(["figure", "rates-1", "--out", str(tmp_path / "none")]) == 2
-    assert "rates-1 cannot be made: needs deep models" in capsys.readouterr().err
+    assert "rates-1 cannot be made: needs the libraries tokenizers" in capsys.readouterr().err
     assert [figure.status == "ready" for figure in find(["rates-1", "rates-2", "rates-10"])] == [False, True, False]
     with pytest.raises(InputError, match="cannot be made"):
         make(find(["rates-4"])[0], "smoke", out=tmp_path)
 
 
 def test_asking_for_all_leaves_out_what_cannot_be_made(monkeypatch, capsys, tmp_path):
-    from attnlab.figures.figure import planned
-
-    only = planned(id="rates-1", title="Later", says="Nothing yet.", needs="needs time")
+    only = replace(FIGURE, id="rates-1", missing=lambda: "needs time")
     monkeypatch.setattr("attnlab.figures.figures", lambda paper=None: [only])
     assert main(["figure", "--out", str(tmp_path)]) == 0
     assert "rates-1  left out: needs time" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from attnlab.claims import Scale, Verdict, images
 from attnlab.claims.rates import vision_runs
 from attnlab.figures import find, make
 from attnlab.figures.rates import vision
+from attnlab.figures.rates.rule_panels import CAPPED
 
 RULES = ("sgd", "sngd", "sps", "adam")
 LAYERS = ["block1_Q", "block2_mlp1_W", "head_W"]
@@ -52,7 +53,7 @@ def made_up(seeds=3, *, growth=1.5, spread=0.05, **ends):
         factors = np.roll(factor, i, axis=0)
         arrays[f"{name}_loss"] = arrays[f"{name}_test_loss"] = 2.3 * (end / 2.3) ** part * factors
         arrays[f"{name}_accuracy"] = arrays[f"{name}_test_accuracy"] = np.tile(0.1 + 0.8 * part, (seeds, 1))
-        if name in vision.CAPPED:
+        if name in CAPPED:
             arrays[f"{name}_capped_share"] = np.tile(part, (seeds, 1))
         for layer in LAYERS:
             arrays[f"{name}_norm_{layer}"] = 3.0 * growth ** (part * factors)
@@ -178,7 +179,7 @@ def test_other_files_are_other_data(monkeypatch, tmp_path):
 
 def test_runs_at_a_tiny_setting(monkeypatch):
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(vision_runs, "PARTS_OF_A_RUN", (0.0, 0.5, 1.0))
+    monkeypatch.setattr(vision_runs.Setting, "records", (0.0, 0.5, 1.0))
     monkeypatch.setattr(vision_runs, "setting_of", lambda *_: TINY)
     monkeypatch.setattr(vision_runs.Setting, "rules", only_sps)
     told = []

@@ -140,23 +140,26 @@ def outcome(*tallies: Tally, instances: int | None = None, **facts: Any) -> Outc
     )
 
 
-def outcome_of_checks(checks: Sequence[Check], *, brief: str = "", note: str = "", **facts: Any) -> Outcome:
+def outcome_of_checks(
+    checks: Sequence[Check], *, brief: str = "", stand_in: str = "", note: str = "", **facts: Any
+) -> Outcome:
     """The outcome of what a paper says of a figure, check by check.
 
     Args:
         checks: what is said.
         brief: why the runs are too small to refute anything, if they are; it goes into the note.
+        stand_in: what the data stand in for, if they are not the paper's; then nothing is decided. It goes there too.
         note: anything else that a reader should know.
         **facts: as for `outcome`.
     """
     parts = tuple(check.part for check in checks)
     leading = _closest(parts)
     return Outcome(
-        verdict=verdict_of(checks, brief=brief),
+        verdict=verdict_of(checks, brief=brief, stand_in=stand_in),
         instances=max((part.instances for part in parts), default=0),
         worst=None if leading is None else leading.worst,
         parts=parts,
-        note=" ".join(words for words in (brief, note) if words),
+        note=" ".join(words for words in (stand_in, brief, note) if words),
         **facts,
     )
 

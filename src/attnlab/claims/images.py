@@ -35,10 +35,11 @@ def missing_images(name: str) -> str:
 def image_inputs(name: str) -> dict[str, str]:
     """The files of a set by name, beginning and size; without them the digits of scikit-learn, which never change."""
     files = files_of(name)
-    return {file.name: _digest(file) for file in files} or {"images": "digits of scikit-learn"}
+    return {file.name: digest(file) for file in files} or {"images": "digits of scikit-learn"}
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """A file by its beginning and size."""
     with path.open("rb") as file:
         begin = file.read(FIRST_BYTES)
     return f"{hashlib.blake2b(begin, digest_size=8).hexdigest()}, {path.stat().st_size} bytes"

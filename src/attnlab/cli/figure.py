@@ -21,6 +21,8 @@ class Figures:
 
     rates-9 takes the digits of scikit-learn, or MNIST from the folder of IDX files that ATTNLAB_MNIST names. rates-6,
     rates-7, encoder-4, -6, -7 and -8 take MNIST and CIFAR-10 from where `attnlab data` finds them, else these digits.
+    rates-1, -4 and -10, encoder-1 and multihead-6 take texts and a pretrained model from there, or from --weights and
+    --data; else a tiny random model on made-up texts stands in.
     """
 
     ids: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -30,6 +32,10 @@ class Figures:
     """Only say what there is."""
     scale: Literal["smoke", "quick", "paper"] = "quick"
     """smoke: does it run; quick: is it about right; paper: the paper's own trial counts."""
+    weights: str | None = None
+    """Folder of a pretrained model (config.json, model.safetensors, tokenizer.json), or its name on the hub."""
+    data: Path | None = None
+    """File of texts with labels (TSV, CSV, JSON lines), or a folder with train and dev files."""
     fresh: bool = False
     """Compute again what is kept in the store; without it a figure is only drawn again."""
     out: Path = Path("attnlab-figures")
@@ -39,13 +45,18 @@ class Figures:
 
     def run(self) -> int:
         one_blas_thread()
+        from attnlab.claims.scale import Scale
+        from attnlab.claims.texts import Files
         from attnlab.data.writing import make_folder
         from attnlab.figures import figures, find, make
+        from attnlab.figures.own_files import on_files
         from attnlab.store import Store
 
         wanted = find(self.ids) if self.ids else figures(self.paper)
         if self.paper is not None:
             wanted = [figure for figure in wanted if figure.paper == self.paper]
+        own = Files(weights=self.weights or "", data="" if self.data is None else str(self.data))
+        wanted = [on_files(figure, own, Scale(self.scale)) for figure in wanted]
         if self.list:
             if self.json:
                 print_json([figure.about() for figure in wanted])

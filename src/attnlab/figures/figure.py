@@ -121,6 +121,7 @@ class Figure:
         missing: () -> what must be installed or built before it can be made; empty if nothing.
         inputs: () -> what decides the data beside code and scale, as the user's own files; plain JSON.
         shares: id of the figure whose data these are, if they are another's: runs that were kept for it serve both.
+        on_files: files of the user's own -> the same figure of them; None for a figure that takes none.
     """
 
     id: str
@@ -132,6 +133,7 @@ class Figure:
     missing: Callable[[], str] = lambda: ""
     inputs: Callable[[], Any] = lambda: None
     shares: str = ""
+    on_files: Callable[[Any], Figure] | None = None
 
     @property
     def paper(self) -> str:
@@ -146,15 +148,6 @@ class Figure:
     def status(self) -> str:
         """ "ready", or what it needs."""
         return self.missing() or "ready"
-
-
-def planned(*, id: str, title: str, says: str, needs: str) -> Figure:
-    """A figure of a paper that cannot be made yet, and what it needs."""
-
-    def nothing(*_: Any) -> Any:
-        raise InputError(message(f"{id} cannot be made: {needs}."))
-
-    return Figure(id=id, title=title, says=says, data=nothing, draw=nothing, judge=nothing, missing=lambda: needs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ PARTS = (
     "training_errata",
     "vision",
     "vision_regression",
+    "sentences",
 )
 
 # (the paper's letter, our name, meaning)

@@ -20,6 +20,7 @@ PARTS = (
     "mixture_margins",
     "section_5_3",
     "saturation",
+    "text",
 )
 
 # (the paper's letter, our name, meaning)

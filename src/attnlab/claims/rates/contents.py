@@ -23,6 +23,8 @@ PARTS = (
     "joint_proofs",
     "joint_quarter",
     "vision",
+    "text",
+    "token_cosines",
 )
 
 # (the paper's letter, our name, meaning)

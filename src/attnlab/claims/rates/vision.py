@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from attnlab.claims.claim import Claim, Outcome, outcome_of_checks
+from attnlab.claims.claim import Claim, Outcome
 from attnlab.claims.images import image_inputs, missing_images
+from attnlab.claims.rates.rule_runs import RULES, Arrays, Facts, log_ratio, outcome_of_runs, too_small
 from attnlab.claims.rates.vision_runs import (
     PAPER_CIFAR,
     PAPER_MNIST,
@@ -28,10 +28,6 @@ from attnlab.claims.seen import Check
 from attnlab.claims.verdict import Verdict
 from attnlab.data.tokens import Array
 
-Arrays = Mapping[str, np.ndarray]
-Facts = Mapping[str, Any]
-
-RULES = {"sgd": "SGD", "sngd": "SNGD", "sps": "SPS", "adam": "Adam"}
 SIMILAR = 2.0  # a train loss that is smaller by less than this factor is called no significant gain
 TINY = {"train": 200, "test": 50, "steps": 4, "depth": 1, "heads": 2, "mlp": 8, "dim": 8, "head_dim": 4}
 # Smaller than the runs of the figures at the same scale, and without controls.
@@ -45,22 +41,6 @@ CIFAR_PLANS = {
     Scale.QUICK: replace(QUICK_CIFAR, depth=2, heads=4, train=2_000, steps=300),
     Scale.PAPER: PAPER_CIFAR,
 }
-
-
-def end_of(arrays: Arrays, name: str, key: str) -> Array:
-    """A metric of a rule at the last step, (seeds,)."""
-    return arrays[f"{name}_{key}"][:, -1]
-
-
-def log_ratio(arrays: Arrays, one: str, other: str) -> Array:
-    """log of the train loss of one rule over that of another at the last step, (seeds,)."""
-    return np.log(end_of(arrays, one, "loss")) - np.log(end_of(arrays, other, "loss"))
-
-
-def mean_loss(arrays: Arrays, name: str) -> Array:
-    """The train loss of a rule, mean over all steps by straight lines between records, (seeds,)."""
-    steps = arrays["steps"]
-    return np.trapezoid(arrays[f"{name}_loss"], steps, axis=1) / steps[-1]
 
 
 def loss_checks(arrays: Arrays) -> list[Check]:
@@ -94,15 +74,9 @@ def growth_checks(arrays: Arrays, facts: Facts) -> list[Check]:
     return checks
 
 
-def too_small(facts: Facts) -> str:
-    """Why these runs decide nothing against the paper, if they do not."""
-    if facts["as the paper"]:
-        return ""
-    return (
-        f"These runs are smaller than the paper's, {facts['steps']} of {facts['paper']['steps']} steps "
-        f"({facts['train']} images of {facts['images']}): "
-        "what is not seen here speaks neither for nor against the paper."
-    )
+def what_was_seen(facts: Facts) -> str:
+    """The images of runs, in words."""
+    return f"{facts['train']} images of {facts['images']}"
 
 
 def measured(scale: Scale, plans: Mapping[Scale, Setting], paper: Setting, *, norms: bool) -> Outcome:
@@ -110,21 +84,7 @@ def measured(scale: Scale, plans: Mapping[Scale, Setting], paper: Setting, *, no
     arrays, facts = train_all(plans[scale], lambda done, total, what: None)
     facts |= described(facts, plans[scale], paper)
     checks = loss_checks(arrays) + (growth_checks(arrays, facts) if norms else [])
-    lost = facts["runs that left the finite numbers"]
-    return outcome_of_checks(
-        checks,
-        brief=too_small(facts),
-        seeds=range(facts["seeds"]),
-        numbers={
-            "train loss at the end, mean over seeds": {
-                title: float(end_of(arrays, name, "loss").mean()) for name, title in RULES.items()
-            },
-            "share of steps whose cap decides": {
-                RULES[name]: float(end_of(arrays, name, "capped_share").mean()) for name in ("sngd", "sps")
-            },
-        },
-        note=f"Left the finite numbers: {'; '.join(lost)}." if lost else "",
-    )
+    return outcome_of_runs(arrays, facts, checks, brief=too_small(facts, what_was_seen(facts)))
 
 
 def _claim(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from attnlab.claims.images import TITLES as SETS, at_hand
+from attnlab.claims.rates.rule_runs import Job, RuleSetting, run_rules
 from attnlab.claims.scale import Scale, Tell
 from attnlab.data.images import Images
 from attnlab.data.imagesets import cifar10, digits, mnist
@@ -17,13 +18,11 @@ from attnlab.models.vision import VisionTransformer
 
 TITLES = {**SETS, "digits": "8 x 8 digits of scikit-learn"}
 LOADERS = {"mnist": mnist, "cifar10": cifar10}
-METRICS = ("loss", "accuracy", "test_loss", "test_accuracy")
-PARTS_OF_A_RUN = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # where metrics are recorded
 OTHER_CAP = 10.0  # of SPS in Figure 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(RuleSetting):
     """What is trained, on what, and for how long.
 
     The paper states patch, depth, heads, mlp, batch, epochs, steps of the rules and their caps. It is silent on dim,
@@ -32,18 +31,12 @@ class Setting:
     """
 
     images: Literal["mnist", "cifar10", "digits"]
-    train: int
-    test: int
-    steps: int
     patch: int
     depth: int
     heads: int
     mlp: int
-    sngd_cap: float
-    sps_cap: float
     controls: tuple[str, ...] = ()
     batch: int = 100
-    seeds: int = 3
     sgd_step: float = 0.1
     sngd_step: float = 0.001
     adam_step: float = 0.001
@@ -52,12 +45,6 @@ class Setting:
     pool: Literal["cls", "mean"] = "cls"
     position_scale: float = 1.0
     dropout: float = 0.0
-    sps_constant: float = 0.5
-
-    @property
-    def epochs(self) -> float:
-        """How often every image is seen."""
-        return self.steps * self.batch / self.train
 
     @property
     def layers(self) -> tuple[str, str, str]:
@@ -65,17 +52,13 @@ class Setting:
         return "block1_Q", f"block{self.depth}_mlp1_W", "head_W"
 
     def rules(self) -> dict[str, Any]:
-        """The step rules by name."""
-        from attnlab.optim import adam, gd, ngd, polyak
+        """The step rules by name, and SPS with another cap where that is a control."""
+        from attnlab.optim import polyak
 
-        rules = {
-            "sgd": gd(self.sgd_step),
-            "sngd": ngd(self.sngd_step, cap=self.sngd_cap, norms="total"),
-            "sps": polyak(cap=self.sps_cap, constant=self.sps_constant, floor=0.0),
-            "adam": adam(self.adam_step),
-            "sps_other": polyak(cap=OTHER_CAP, constant=self.sps_constant, floor=0.0),
-        }
-        return {name: rule for name, rule in rules.items() if name != "sps_other" or name in self.controls}
+        rules = super().rules()
+        if "sps_other" in self.controls:
+            rules["sps_other"] = polyak(cap=OTHER_CAP, constant=self.sps_constant, floor=0.0)
+        return rules
 
     def model(self, data: Sequences) -> VisionTransformer:
         """The transformer for small data sets: shifted patches, and no token sees itself."""
@@ -205,55 +188,5 @@ def _mean_and_deviation(images: Images) -> tuple[float, float]:
 def train_all(setting: Setting, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Every rule from every seed; arrays (seeds, records) by rule and metric, and the settings."""
     train, test, note = patches_of(setting)
-    setting = replace(setting, train=train.n, test=test.n)
-    model = setting.model(train)
-    record = sorted({round(part * setting.steps) for part in PARTS_OF_A_RUN})
-    rules = setting.rules()
-    arrays: dict[str, np.ndarray] = {"steps": np.array(record)}
-    lost: list[str] = []
-    for i, (name, rule) in enumerate(rules.items()):
-        runs = []
-        for seed in range(setting.seeds):
-            tell(i * setting.seeds + seed, len(rules) * setting.seeds, f"{rule!r}, seed {seed}")
-            runs.append(_one_run(setting, model, rule, seed, train, test, record))
-            if runs[-1].pop("lost"):
-                lost.append(f"{name}, seed {seed}")
-        arrays |= {f"{name}_{key}": np.stack([run[key] for run in runs]) for key in runs[0]}
-    tell(len(rules) * setting.seeds, len(rules) * setting.seeds, "done")
-    facts = {
-        **asdict(setting),
-        "epochs": setting.epochs,
-        "rules": {name: repr(rule) for name, rule in rules.items()},
-        "layers": list(setting.layers),
-        "note on the images": note,
-        "precision": "float32",
-        "loss": "cross entropy",
-        "runs that left the finite numbers": lost,
-    }
-    return arrays, facts
-
-
-def _one_run(
-    setting: Setting, model: VisionTransformer, rule: Any, seed: int, train: Sequences, test: Sequences, record: Any
-) -> dict[str, Any]:
-    """What is recorded of one run, (records,) each; not a number after a step out of the finite numbers."""
-    from attnlab.train import descend
-
-    run = descend(
-        train,
-        rule,
-        model=model,
-        loss="cross_entropy",
-        steps=setting.steps,
-        batch=setting.batch,
-        seed=seed,
-        record=record,
-        test=test,
-        precision="float32",
-    )
-    names = [*METRICS, *(f"norm_{layer}" for layer in setting.layers)]
-    if "capped_share" in run.metrics:
-        names.append("capped_share")
-    missing = len(record) - len(run.steps)
-    kept = {name: np.append(run.metrics[name], np.full(missing, np.nan)) for name in names}
-    return {**kept, "lost": bool(run.diverged)}
+    arrays, facts = run_rules(setting, Job(train, test, setting.model(train)), tell)
+    return arrays, {**facts, "note on the images": note}

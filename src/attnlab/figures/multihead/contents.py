@@ -1,4 +1,4 @@
 """What there is of the paper, in order."""
 
 # Modules of this package; each has a list FIGURES.
-PARTS = ("mixture", "planted", "planned")
+PARTS = ("mixture", "planted", "text")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.images import at_hand, image_inputs
-from attnlab.claims.rates.vision import end_of, growth, growth_checks, log_ratio, loss_checks, mean_loss, too_small
+from attnlab.claims.rates.rule_runs import end_of, log_ratio, mean_loss, too_small
+from attnlab.claims.rates.vision import growth, growth_checks, loss_checks, what_was_seen
 from attnlab.claims.rates.vision_runs import (
-    METRICS,
     OTHER_CAP,
     PAPER_CIFAR,
     PAPER_MNIST,
@@ -24,65 +24,42 @@ from attnlab.claims.rates.vision_runs import (
 )
 from attnlab.data.digitpatches import NEEDS, digits_installed
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding
-from attnlab.figures.rates.curves import Look, number, plain_log
-from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, band, new_figure, styled
-
-LOOKS = {
-    "sgd": Look("SGD", GREY, (0, (1, 1))),
-    "sngd": Look("SNGD", BLUE, "-"),
-    "sps": Look("SPS", GREEN, "-."),
-    "adam": Look("Adam", ORANGE, "--"),
-    "sps_other": Look("SPS (control)", SKY, (0, (6, 1.5, 1, 1.5, 1, 1.5))),
-}
-CAPPED = ("sngd", "sps", "sps_other")
-COLUMNS = {
-    "loss": "train loss",
-    "accuracy": "train accuracy",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-}
+from attnlab.figures.rates.curves import number
+from attnlab.figures.rates.rule_panels import (
+    LOOKS,
+    cap_remark,
+    draw_legend,
+    draw_metric,
+    draw_rules,
+    lost_remark,
+    speed_remark,
+    table_of,
+)
+from attnlab.figures.style import new_figure, styled
 
 
-def table_of(arrays: Arrays, facts: Facts) -> dict[str, dict[str, Any]]:
-    """Means over seeds at the last step."""
-    table = {}
+def table_with_norms(arrays: Arrays, facts: Facts) -> dict[str, dict[str, Any]]:
+    """Means over seeds at the last step, and how norms of layers grew."""
+    table = table_of(arrays, facts)
     for name in facts["rules"]:
-        row = {COLUMNS[key]: number(end_of(arrays, name, key).mean()) for key in METRICS}
-        row["train loss, mean over steps"] = number(mean_loss(arrays, name).mean())
-        row["share of capped steps"] = number(end_of(arrays, name, "capped_share").mean()) if name in CAPPED else None
         for layer in facts["layers"]:
-            row[f"norm of {layer}, end / start"] = number(np.exp(growth(arrays, name, layer)).mean())
-        table[LOOKS[name].label] = row
+            grown = np.exp(growth(arrays, name, layer)).mean()
+            table[LOOKS[name].label][f"norm of {layer}, end / start"] = number(grown)
     return table
 
 
-def cap_remark(arrays: Arrays, facts: Facts) -> str:
-    """How often a cap decided the step, and what the rule is there."""
-    caps = {"sngd": facts["sngd_cap"], "sps": facts["sps_cap"]}
-    told = []
-    for name, cap in caps.items():
-        share = 100 * end_of(arrays, name, "capped_share").mean()
-        told.append(f"the cap {cap:g} decides {share:.0f} % of the steps of {LOOKS[name].label}")
-    sentence = f"Over all seeds {' and '.join(told)}; there a rule is SGD with the cap as its step."
-    if "sps_other" in facts["rules"]:
-        share = 100 * end_of(arrays, "sps_other", "capped_share").mean()
-        ratio = np.exp(log_ratio(arrays, "sgd", "sps_other")).mean()
-        whole = (mean_loss(arrays, "sgd") / mean_loss(arrays, "sps_other")).mean()
-        sentence += (
-            f" With cap {OTHER_CAP:g}, that of Figure 7, it decides {share:.0f} % of them, and SGD's train loss is "
-            f"{ratio:.2g} times that of SPS at the end and {whole:.2g} times in the mean over steps (a control, not "
-            "judged)."
-        )
-    return sentence
-
-
-def speed_remark(arrays: Arrays) -> str:
-    """The same orders by another reading of speed."""
-    ratios = []
-    for name in ("sngd", "adam", "sps"):
-        ratio = (mean_loss(arrays, name) / mean_loss(arrays, "sgd")).mean()
-        ratios.append(f"{ratio:.2g} ({LOOKS[name].label})")
-    return f"Train loss in the mean over steps, another reading of speed, over that of SGD: {', '.join(ratios)}."
+def control_remark(arrays: Arrays, facts: Facts) -> str:
+    """SPS with the cap of Figure 7; empty where it was not run."""
+    if "sps_other" not in facts["rules"]:
+        return ""
+    share = 100 * end_of(arrays, "sps_other", "capped_share").mean()
+    ratio = np.exp(log_ratio(arrays, "sgd", "sps_other")).mean()
+    whole = (mean_loss(arrays, "sgd") / mean_loss(arrays, "sps_other")).mean()
+    return (
+        f"With cap {OTHER_CAP:g}, that of Figure 7, it decides {share:.0f} % of them, and SGD's train loss is "
+        f"{ratio:.2g} times that of SPS at the end and {whole:.2g} times in the mean over steps (a control, not "
+        "judged)."
+    )
 
 
 def judge(arrays: Arrays, facts: Facts, *, norms: bool) -> Finding:
@@ -90,13 +67,10 @@ def judge(arrays: Arrays, facts: Facts, *, norms: bool) -> Finding:
     checks = loss_checks(arrays)
     if norms:
         checks += growth_checks(arrays, facts)
-    lost = facts["runs that left the finite numbers"]
-    remarks = [cap_remark(arrays, facts), speed_remark(arrays)]
-    if lost:
-        remarks.append(f"Left the finite numbers: {'; '.join(lost)}.")
+    remarks = [cap_remark(arrays, facts), control_remark(arrays, facts), speed_remark(arrays), lost_remark(facts)]
     stand_in = f"Nothing is decided on {facts['images']}." if facts["stand-in"] else ""
-    brief = "" if stand_in else too_small(facts)
-    return Finding.of(*checks, table=table_of(arrays, facts), remarks=remarks, brief=brief, stand_in=stand_in)
+    brief = "" if stand_in else too_small(facts, what_was_seen(facts))
+    return Finding.of(*checks, table=table_with_norms(arrays, facts), remarks=remarks, brief=brief, stand_in=stand_in)
 
 
 # Drawing ----------------------------------------------------------------------------------------------------------
@@ -106,48 +80,14 @@ def judge(arrays: Arrays, facts: Facts, *, norms: bool) -> Finding:
 def draw(arrays: Arrays, facts: Facts, *, norms: bool) -> Any:
     """Losses, accuracies and capped shares; for Figure 7 norms of layers below."""
     picture, axes = new_figure(3 if norms else 2, 3, width=8.4, height=7.0 if norms else 4.9)
-    (train_loss, train_accuracy, capped), (test_loss, test_accuracy, legend) = axes[:2]
-    for panel, key in (
-        (train_loss, "loss"),
-        (train_accuracy, "accuracy"),
-        (test_loss, "test_loss"),
-        (test_accuracy, "test_accuracy"),
-    ):
-        draw_metric(panel, arrays, facts, key)
-        panel.set(ylabel=COLUMNS[key].split()[1])
-    for panel in (train_loss, test_loss):
-        plain_log(panel)
-    for panel in (train_accuracy, test_accuracy):
-        panel.set_ylim(0, 1.03)
-    draw_metric(capped, arrays, facts, "capped_share")
-    capped.set(ylabel="share of steps so far\nwhose cap decides", ylim=(-0.03, 1.03))
-    titles = ("a  Train loss", "b  Train accuracy", "c  Capped steps", "d  Test loss", "e  Test accuracy")
-    for panel, title in zip((train_loss, train_accuracy, capped, test_loss, test_accuracy), titles, strict=True):
-        panel.set_title(title)
+    draw_rules(axes, arrays, facts)
     if norms:
         for panel, layer, letter in zip(axes[2], facts["layers"], "fgh", strict=True):
             draw_norms(panel, arrays, facts, layer)
             panel.set_title(f"{letter}  {layer_words(layer)}")
         axes[2, 0].set_ylabel("norm / norm at the start")
-    for panel in (*axes[-1], capped):
-        panel.set_xlabel("step")
-    draw_legend(legend, train_loss, facts)
+    draw_legend(axes[1, 2], axes[0, 0], facts, legend_title(facts), {"sps_other": f"cap {OTHER_CAP:g}"})
     return picture
-
-
-def draw_metric(panel: Any, arrays: Arrays, facts: Facts, key: str) -> None:
-    """One band for each rule that has this metric: median and range of the seeds."""
-    steps = arrays["steps"]
-    for name in facts["rules"]:
-        values = arrays.get(f"{name}_{key}")
-        if values is None:
-            continue
-        look = LOOKS[name]
-        shown = np.isfinite(values).any(axis=0)
-        if key == "capped_share":
-            shown &= steps > 0
-        band(panel, steps[shown], values[:, shown], color=look.color, style=look.style, label=look.label, share=1.0)
-    panel.set_xlim(0, steps[-1])
 
 
 def draw_norms(panel: Any, arrays: Arrays, facts: Facts, layer: str) -> None:
@@ -172,25 +112,14 @@ def layer_words(layer: str) -> str:
     return f"{kind} of block {number_of_block}"
 
 
-def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
-    """The rules, and what was trained on what, in a cell of their own."""
-    panel.axis("off")
+def legend_title(facts: Facts) -> str:
+    """What was trained on what."""
     title = (
         f"{facts['images']}\n{facts['train']} images, batch {facts['batch']}, {facts['epochs']:.3g} epochs\n"
         f"depth {facts['depth']}, {facts['heads']} heads, width {facts['dim']}, patch {facts['patch']}\n"
         f"{facts['seeds']} seeds: median, least to largest"
     )
-    title = title.replace(", which stand in for ", "\nstand in for ")
-    handles, _ = described.get_legend_handles_labels()
-    settings = {
-        "sgd": f"step {facts['sgd_step']:g}",
-        "sngd": f"step {facts['sngd_step']:g}, cap {facts['sngd_cap']:g}",
-        "sps": f"cap {facts['sps_cap']:g}",
-        "adam": f"step {facts['adam_step']:g}",
-        "sps_other": f"cap {OTHER_CAP:g}",
-    }
-    labels = [f"{LOOKS[name].label}, {settings[name]}" for name in facts["rules"]]
-    panel.legend(handles, labels, loc="center", handlelength=3.2, title=title, alignment="left")
+    return title.replace(", which stand in for ", "\nstand in for ")
 
 
 # What there is ----------------------------------------------------------------------------------------------------
