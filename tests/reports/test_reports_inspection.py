@@ -9,6 +9,7 @@ import pytest
 
 import attnlab as al
 from attnlab.errors import InputError
+from attnlab.reports.inspection import QueryRow
 
 
 def layer(seed, n=6, T=5, d=8, K=None, mask=None):
@@ -48,9 +49,9 @@ def test_what_is_selected_and_with_which_margin(seed, kind):
     assert (found.tied == 1).all()
     for row, length in ((found.frobenius, np.linalg.norm(W)), (found.nuclear, np.linalg.norm(W, "nuc"))):
         best = al.solve_margin(tokens, selected, norm=row.name)
-        np.testing.assert_allclose(row.margin, leads.min() / length, rtol=1e-10)
-        np.testing.assert_allclose(row.share, leads.min() / length / best.margin, rtol=1e-6)
-        np.testing.assert_allclose(row.cosine, al.cosine(W, best.W), rtol=1e-9)
+        assert row.margin == pytest.approx(leads.min() / length, rel=1e-10, abs=0.0)
+        assert row.share == pytest.approx(leads.min() / length / best.margin, rel=1e-6, abs=0.0)
+        assert row.cosine == pytest.approx(al.cosine(W, best.W), rel=1e-9, abs=0.0)
         assert 0 < row.share <= 1 + 1e-6
     assert bool(found.local) == bool(al.is_locally_optimal(tokens, selected))
     assert found.chance is None
@@ -87,7 +88,7 @@ def test_chance_is_the_same_share_for_rotated_weights():
         assert abs(share - exact) < 0.01 * exact
     shares = np.array(found.chance.shares)
     want = (found.frobenius.share - shares.mean()) / (shares.std(ddof=1) * np.sqrt(1 + 1 / 6))
-    np.testing.assert_allclose(found.chance.z, want)
+    assert found.chance.z == pytest.approx(want, rel=1e-7, abs=0.0)
 
 
 def test_a_trained_layer_is_above_chance_and_its_rotations_are_not():
@@ -152,7 +153,7 @@ def test_powers_of_two_change_nothing_but_the_power(k, j, m):
     scaled = al.Tokens(x=np.ldexp(tokens.x, k), z=np.ldexp(tokens.z, j), y=tokens.y)
     plain, found = al.inspect(tokens, W, draws=3), al.inspect(scaled, np.ldexp(W, m), draws=3)
     assert (plain.selected == found.selected).all()
-    np.testing.assert_allclose(found.frobenius.share, plain.frobenius.share, rtol=1e-9)
+    assert found.frobenius.share == pytest.approx(plain.frobenius.share, rel=1e-9, abs=0.0)
     assert found.chance.shares == plain.chance.shares
     assert (found.leads == np.ldexp(plain.leads, k + j + m)).all()
 
@@ -174,7 +175,7 @@ def test_a_report_prints_and_is_json():
     facts = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert facts["selected"] == found.selected.tolist()
     assert facts["chance"]["z"] == found.chance.z
-    weakest = [row for row in found.rows if hasattr(row, "lead")]
+    weakest = [row for row in found.rows if isinstance(row, QueryRow)]
     assert weakest[0].lead == found.leads.min()
 
 
