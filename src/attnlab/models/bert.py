@@ -15,17 +15,8 @@ from attnlab.models.checkpoint import fresh_head, read_bert
 from attnlab.models.model import Weight, Weights
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params
-from attnlab.models.text import (
-    MOST_SIZE,
-    Parts,
-    Pool,
-    TextTransformer,
-    linear,
-    norm_shapes,
-    normal,
-    parts_of,
-    positions_of,
-)
+from attnlab.models.text import MOST_SIZE, Pool, TextTransformer, positions_of
+from attnlab.models.textparts import Parts, linear, norm_shapes, normal, parts_of
 
 PAIRS = 2  # texts of a pair
 

@@ -12,7 +12,8 @@ from attnlab.models.checkpoint import fresh_head, read_gpt2
 from attnlab.models.model import Weight, Weights
 from attnlab.models.problem import Example
 from attnlab.models.scaled import Params
-from attnlab.models.text import Activation, Parts, Pool, TextTransformer, norm_shapes, normal, parts_of, positions_of
+from attnlab.models.text import Activation, Pool, TextTransformer, positions_of
+from attnlab.models.textparts import Parts, norm_shapes, normal, parts_of
 
 
 class Gpt2(TextTransformer):

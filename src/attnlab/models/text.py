@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attnlab.checks import instance, no_batch, number, one_of, shown, whole, whole_array
+from attnlab.checks import instance, no_batch, number, one_of, shown, whole
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokenizer import check_vocabulary
 from attnlab.errors import InputError, message
@@ -29,16 +29,15 @@ from attnlab.models.model import Model, Weight, Weights
 from attnlab.models.precision import in_float64
 from attnlab.models.problem import Example, Forward, Problem
 from attnlab.models.scaled import GivenWeights, Params
+from attnlab.models.textparts import active_heads, layer_numbers, linear, norm_shapes, normal
 
 Pool = Literal["first", "last", "mean"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
-Parts = str | int | Sequence[str | int]  # of a model
 ACTIVATIONS = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
 }
-SPREAD = 0.02  # deviation of random weights
 MOST_SIZE = 10**7
 MOST_DEPTH = 200
 TOGETHER = 64  # sequences whose states are computed at a time
@@ -158,8 +157,8 @@ class TextTransformer(Model[Sequences]):
     def freeze(self, weights: GivenWeights, *parts: str | int) -> tuple[Self, Weights]:
         """The model with some weights held fixed, and the others, which are trained.
 
-        Fixed weights cost no gradient and no memory of the step rule. Above the last layer that is trained nothing is
-        saved; below the first one nothing is computed on the way back.
+        Fixed weights cost no gradient and no memory of the step rule. Below the first part that is trained nothing is
+        computed on the way back.
 
         Args:
             weights: all weights of the model by name; what it holds already may be left out.
@@ -369,7 +368,7 @@ class TextTransformer(Model[Sequences]):
         data = self.accepts(data)
         no_batch("data", data)
         checked = self.check(data, weights)
-        chosen = tuple(range(self.depth)) if layers is None else _layers(layers, self.depth)
+        chosen = tuple(range(self.depth)) if layers is None else layer_numbers(layers, self.depth)
         problem = self.problem(data, checked)
         typed = {name: np.asarray(array, precision) for name, array in checked.items()}
         rows = {name: np.asarray(array) for name, array in problem.rows().items()}
@@ -413,50 +412,3 @@ def positions_of(mask: Array | None, T: int) -> Array:
     if mask is None:
         return jnp.arange(T)
     return jnp.maximum(jnp.cumsum(mask) - 1, 0)
-
-
-def active_heads(active: Any, depth: int, heads: int) -> tuple[tuple[int, ...], ...]:
-    """Which heads of each layer work: given for each layer, or how many of the first ones in all."""
-    wanted = f"a number of heads, or for each of {depth} layers the numbers of its heads, from 0 to {heads - 1}"
-    if isinstance(active, int | np.integer) and not isinstance(active, bool):
-        first = tuple(range(whole("active", active, 0, heads)))
-        return (first,) * depth
-    if not isinstance(active, tuple | list) or len(active) != depth:
-        raise InputError(message(f"`active` is {shown(active)}; wanted {wanted}.", "active=4"))
-    chosen = []
-    for layer in active:
-        numbers = np.zeros(0, dtype=int) if not len(layer) else whole_array("active", layer, wanted)
-        if numbers.ndim != 1 or (numbers.size and (numbers.min() < 0 or numbers.max() >= heads)):
-            raise InputError(message(f"`active` has {shown(layer)}; wanted {wanted}.", "active=4"))
-        chosen.append(tuple(sorted(set(numbers.tolist()))))
-    return tuple(chosen)
-
-
-def parts_of(frozen: Any) -> tuple[str | int, ...]:
-    """Several parts of a model, or one."""
-    if isinstance(frozen, tuple | list):
-        return tuple(frozen)
-    return (frozen,)
-
-
-def _layers(layers: Any, depth: int) -> tuple[int, ...]:
-    wanted = f"numbers of layers from 0 to {depth - 1}"
-    numbers = whole_array("layers", layers, wanted)
-    if numbers.ndim != 1 or not numbers.size or numbers.min() < 0 or numbers.max() >= depth:
-        raise InputError(message(f"`layers` is {shown(layers)}; wanted {wanted}."))
-    return tuple(sorted(set(numbers.tolist())))
-
-
-def normal(*shape: int) -> Weight:
-    """Gaussian weights of deviation 0.02, with which transformers on text are started."""
-    return Weight(shape, "gaussian", scale=SPREAD)
-
-
-def linear(prefix: str, outputs: int, inputs: int) -> dict[str, Weight]:
-    """A matrix and a shift."""
-    return {f"{prefix}W": normal(outputs, inputs), f"{prefix}b": Weight((outputs,), "zeros")}
-
-
-def norm_shapes(prefix: str, size: int) -> dict[str, Weight]:
-    """Gain and shift of a layer norm."""
-    return {f"{prefix}gain": Weight((size,), "ones"), f"{prefix}shift": Weight((size,), "zeros")}
