@@ -109,6 +109,7 @@ def cosine_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dict[
         "texts by set": {titles[name]: len(arrays[f"{name}_near"]) for name in texts},
         "the paper's texts by set": {TEXT_SETS[name].title: count for name, count in SETS.items()},
         "pairs by set": {titles[name]: int(arrays[f"{name}_pairs"].sum()) for name in texts},
+        "files": {} if small else file_names(wanted, files),
         "model": reader.title,
         "dimension": int(directions.shape[1]),
         "stand-in": not reader.pretrained or any(stands_in for _, _, stands_in in texts.values()),
@@ -119,6 +120,16 @@ def cosine_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dict[
         "the paper does not say": "whether a token that is there twice counts as a pair (it would, at cosine 1), what "
         "a small range is (here 0.1), and how long texts may be",
     }
+
+
+def file_names(wanted: list[str], files: Files) -> dict[str, str]:
+    """The file of each set, which may be a part of what the paper looks at."""
+    names = {}
+    for name in wanted:
+        folders = ("mnli",) if name == "given" else FOLDERS[name]
+        paths = next((found for folder in folders if (found := files.texts(folder)) is not None), None)
+        names[name] = "made up" if paths is None else paths.train.name
+    return names
 
 
 def unlabelled(name: str, files: Files) -> tuple[Texts, str, bool]:
