@@ -142,7 +142,8 @@ def unlabelled(name: str, files: Files) -> tuple[Texts, str, bool]:
         found = known.read_unlabelled(paths.train)
         texts = found.texts if found.pairs is None else (*found.texts, *found.pairs)
         if name == "given":
-            return Texts(texts=texts), paths.train.name, False
+            of_the_paper = any(TEXT_SETS[one].is_in(paths.train) for one in SETS)
+            return Texts(texts=texts), paths.train.name, not of_the_paper
         stands_in = not known.is_in(paths.train)
         title = f"texts of {paths.train.name} (for {known.title})" if stands_in else known.title
         return Texts(texts=texts), title, stands_in
