@@ -114,6 +114,8 @@ def test_the_list_is_plain_json(own):
     put(own / "imdb", "reviews.csv")
     listed = {one["name"]: one for one in json.loads(json.dumps(text_sets()))}
     assert listed["imdb"]["found"]
+    assert listed["imdb"]["folder"] == str(own / "imdb")
+    assert "folder" not in listed["minilm"]
     assert listed["imdb"]["files"] == {"train": "reviews.csv", "test": "a part of reviews.csv"}
     assert not listed["minilm"]["found"]
     assert listed["mnli"]["looked_in"][0] == str(own / "mnli")

@@ -53,9 +53,20 @@ def test_more_heads_are_judged():
     assert good.verdict is Verdict.HOLDS
     json.dumps(good.to_json(), allow_nan=False)
     assert "has cosine 0.4 with that of all heads" in good.seen
-    assert "right on 0.6 of unseen texts (0.8 with all)" in good.seen
+    assert "right on 0.6 of unseen texts (0.8 with all; standard error of the difference 0.045)" in good.seen
+    assert "start from worse features" in good.seen
     assert "a control with a step of its own, not judged" in good.seen
     assert good.table["pretrained, 1 head"]["train loss"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_control_that_learns_nothing_and_features_that_stay_are_told():
+    arrays = made_up()
+    arrays["random_accuracy"][:] = 0.5
+    arrays["pretrained_linear_accuracy"] = np.array([0.78, 0.8, 0.8])
+    seen = text.judge(arrays, FACTS).seen
+    assert "ends at 0.5, which have learned nothing by then, so that the control says nothing" in seen
+    assert "worse features" not in seen
+    assert "cannot be told apart here" in seen
 
 
 @pytest.mark.parametrize(
@@ -132,4 +143,4 @@ def test_smoke(tmp_path):
     pytest.importorskip("tokenizers")
     made = make(find(["multihead-6"])[0], "smoke", out=tmp_path)
     assert made.finding.verdict is Verdict.NOT_APPLICABLE
-    assert "Masking damages" not in made.finding.seen  # nothing was pretrained
+    assert "Masking changes" not in made.finding.seen  # nothing was pretrained

@@ -103,3 +103,15 @@ def test_the_control_is_of_directions_without_special_tokens():
     opposite = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])  # the last is special
     counts = runs.random_counts(opposite, frozenset({2}))
     assert counts[0] == counts.sum() > 0  # all at cosine -1
+
+
+@pytest.mark.parametrize(("name", "stands_in"), [("mnli_train.jsonl", False), ("mine.jsonl", True)])
+def test_a_file_that_is_given_is_the_papers_if_its_name_says_so(tmp_path, name, stands_in):
+    from attnlab.claims.texts import Files
+
+    file = tmp_path / "texts" / name
+    file.parent.mkdir()
+    file.write_text(json.dumps({"premise": "one", "hypothesis": "two", "label": "neutral"}))
+    found, title, other = runs.unlabelled("given", Files(data=str(file)))
+    assert found.texts == ("one", "two")
+    assert (title, other) == (name, stands_in)

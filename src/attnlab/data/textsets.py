@@ -170,7 +170,8 @@ def text_sets() -> list[dict[str, Any]]:
             }
     for name, about in MODELS.items():
         found = next((place for place in text_places(name) if _is_model(place)), None)
-        rows.append(_row(name, about.split(",")[0], f"pretrained: {about.split(', ', 1)[1]}", found))
+        title, sizes = about.split(", ", 1)
+        rows.append(_row(name, title, f"{sizes}, pretrained", found))
     return rows
 
 

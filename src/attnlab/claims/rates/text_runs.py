@@ -50,8 +50,8 @@ FEW = {"batch": 16, "length": 32, "dropout": 0.0, "test": 200}
 QUICK_MNLI = replace(PAPER_MNLI, train=640, steps=400, seeds=2, **FEW)
 QUICK_TOXIC = replace(PAPER_TOXIC, train=256, steps=160, **FEW)
 # On made-up texts, in place of those that a figure asks for.
-SMALL = {"train": 160, "test": 60, "batch": 16, "length": 16, "dropout": 0.0, "seeds": 2}
-SMOKE_STEPS = 60
+SMALL = {"train": 128, "test": 64, "batch": 16, "length": 16, "dropout": 0.0, "seeds": 2}
+SMOKE_STEPS = 40
 SILENT = (
     "length of a text, dropout, what the head sees (here the first token, as in the implementation that it names), "
     "weight decay and schedules (here none), seeds, and the constant of SPS on batches (1/2 here, as in Section 2)"

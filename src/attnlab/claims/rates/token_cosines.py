@@ -109,6 +109,7 @@ def cosine_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dict[
         "texts by set": {titles[name]: len(arrays[f"{name}_near"]) for name in texts},
         "the paper's texts by set": {TEXT_SETS[name].title: count for name, count in SETS.items()},
         "pairs by set": {titles[name]: int(arrays[f"{name}_pairs"].sum()) for name in texts},
+        "files": {} if small else file_names(wanted, files),
         "model": reader.title,
         "dimension": int(directions.shape[1]),
         "stand-in": not reader.pretrained or any(stands_in for _, _, stands_in in texts.values()),
@@ -121,6 +122,16 @@ def cosine_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dict[
     }
 
 
+def file_names(wanted: list[str], files: Files) -> dict[str, str]:
+    """The file of each set, which may be a part of what the paper looks at."""
+    names = {}
+    for name in wanted:
+        folders = ("mnli",) if name == "given" else FOLDERS[name]
+        paths = next((found for folder in folders if (found := files.texts(folder)) is not None), None)
+        names[name] = "made up" if paths is None else paths.train.name
+    return names
+
+
 def unlabelled(name: str, files: Files) -> tuple[Texts, str, bool]:
     """Texts of a set, premises and hypotheses as texts of their own; their title, and whether they stand in."""
     for folder in ("mnli",) if name == "given" else FOLDERS[name]:
@@ -131,7 +142,8 @@ def unlabelled(name: str, files: Files) -> tuple[Texts, str, bool]:
         found = known.read_unlabelled(paths.train)
         texts = found.texts if found.pairs is None else (*found.texts, *found.pairs)
         if name == "given":
-            return Texts(texts=texts), paths.train.name, False
+            of_the_paper = any(TEXT_SETS[one].is_in(paths.train) for one in SETS)
+            return Texts(texts=texts), paths.train.name, not of_the_paper
         stands_in = not known.is_in(paths.train)
         title = f"texts of {paths.train.name} (for {known.title})" if stands_in else known.title
         return Texts(texts=texts), title, stands_in

@@ -37,7 +37,8 @@ def line_remark(arrays: Arrays) -> str:
     return (
         f"Read as a line in t, as for Figure 6, log P has R^2 {fits.mean():.3f} ({fits.min():.3f} to "
         f"{fits.max():.3f}); with the {STRAIGHT:g} asked there {straight}. Beyond the median it falls {bend:.2g} times "
-        f"as fast as before{faster}. Two readings were tried, this one first."
+        f"as fast as before{faster}. Two readings were tried, this one first; the other, a decay at "
+        "least exponential, is judged since."
     )
 
 

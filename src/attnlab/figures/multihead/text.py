@@ -27,6 +27,7 @@ COLUMNS = {
     "test_accuracy": "test accuracy",
 }
 TWO_ERRORS = 2.0
+LEARNED = 0.6  # train accuracy of two balanced classes from which on a run is said to have learned
 
 
 def table_of(arrays: Arrays) -> dict[str, dict[str, Any]]:
@@ -55,7 +56,7 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
     remarks = [
         facts["model stands in"],
         control_remark(arrays),
-        masking_remark(arrays) if facts["pretrained"] else "",
+        masking_remark(arrays, facts) if facts["pretrained"] else "",
         seeds_remark(facts),
         f"Left the finite numbers: {'; '.join(lost)}." if lost else "",
     ]
@@ -69,28 +70,38 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
 
 
 def control_remark(arrays: Arrays) -> str:
-    """The same from random weights."""
+    """The same from random weights, which says something only if these learned."""
     told = []
     for metric, words in LOSSES.items():
         slope = slopes(arrays, "random", metric)
         error = slope.std(ddof=1) / np.sqrt(slope.size) if slope.size > 1 else np.inf
         told.append(f"{slope.mean():.2g} ± {TWO_ERRORS * error:.2g} ({words})")
+    accuracy = float(arrays["random_accuracy"][..., -1].mean())
+    learned = "" if accuracy >= LEARNED else ", which have learned nothing by then, so that the control says nothing"
     return (
-        f"From random weights, where masking takes no feature away, the same slopes are {' and '.join(told)} (a "
-        "control with a step of its own, not judged)."
+        f"From random weights, where there is no pretrained feature to lose, the same slopes are {' and '.join(told)}; "
+        f"the train accuracy of these runs ends at {accuracy:.2g}{learned} (a control with a step of its own, not "
+        "judged)."
     )
 
 
-def masking_remark(arrays: Arrays) -> str:
+def masking_remark(arrays: Arrays, facts: Facts) -> str:
     """What masking heads does to pretrained features before any training."""
     few, every = arrays["heads"][0], arrays["heads"][-1]
     cosine = arrays["pretrained_features_kept"][0]
     low, high = arrays["pretrained_linear_accuracy"][[0, -1]]
+    error = float(np.sqrt((low * (1 - low) + high * (1 - high)) / facts["test"]))
+    if high - low > TWO_ERRORS * error:
+        meaning = "So fewer heads start from worse features, and a slower run is not slower optimization alone."
+    else:
+        meaning = (
+            "That these features are worse is not seen, that they are other ones is: whether a run is slower for its "
+            "start or for its heads cannot be told apart here."
+        )
     return (
-        f"Masking damages what was pretrained: before training, what the head sees with {few} of {every} heads has "
+        f"Masking changes what was pretrained: before training, what the head sees with {few} of {every} heads has "
         f"cosine {cosine:.2g} with that of all heads, and a linear classifier of it is right on {low:.2g} of unseen "
-        f"texts ({high:.2g} with all). So fewer heads start from worse features here, and a slower run is not slower "
-        "optimization alone."
+        f"texts ({high:.2g} with all; standard error of the difference {error:.2g}). {meaning}"
     )
 
 
