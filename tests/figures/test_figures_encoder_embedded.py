@@ -37,6 +37,15 @@ def test_tails_are_judged():
     assert "stand in" in other.seen
 
 
+def test_draws_that_disagree_with_their_mean_make_it_a_reading():
+    arrays = made_up()
+    arrays["one_values"][0] = 0.05 + 0.01 * np.random.default_rng(1).standard_normal(4950)  # R^2 0.88; the others 1
+    finding = embedded.judge(arrays, FACTS)
+    assert all(check.part.verdict is Verdict.HOLDS for check in finding.checks)
+    assert finding.verdict is Verdict.READING
+    assert "1 of 20, so that asking it of every draw would fail" in finding.seen
+
+
 def test_drawing():
     picture = embedded.draw(made_up(), FACTS)
     assert len(picture.axes) == 4

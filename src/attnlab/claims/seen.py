@@ -72,3 +72,12 @@ def verdict_of(checks: Iterable[Check], *, brief: str = "", stand_in: str = "") 
     if stand_in or (brief and verdict is not Verdict.HOLDS):
         return Verdict.NOT_APPLICABLE
     return verdict
+
+
+def between_readings(judged: Verdict, other: Verdict) -> Verdict:
+    """The verdict where a text can be read in two ways: that of both if they agree, else that it is a reading.
+
+    >>> between_readings(Verdict.HOLDS, Verdict.FAILS).value
+    'reading'
+    """
+    return Verdict.READING if judged.stands and not other.stands else judged

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attnlab.claims.claim import Claim, Outcome, outcome_of_checks
+from attnlab.claims.claim import Outcome, outcome_of_checks, reading
 from attnlab.claims.encoder.similarity import AS_FAST, FITTED, decay_checks, similarities
 from attnlab.claims.scale import Scale, Tell
 from attnlab.claims.texts import BERT, NONE, Files, looked_at, missing_texts, text_inputs
-from attnlab.claims.verdict import Verdict
+from attnlab.claims.verdict import Kind, Slip, Verdict
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 
@@ -66,8 +67,8 @@ def sentence_data(scale: Scale, tell: Tell, *, files: Files = NONE) -> tuple[dic
         "tables": "rows of the table of tokens alone, no positions; |X|_F = 1. The random one is drawn anew each time",
         "line": f"log P fitted between the {FITTED[0]:g} and {FITTED[1]:g} quantiles",
         "compared": "two readings of exponential decay: that log P is a line, as is asked of Figure 6, which was tried "
-        "first and is told; and that the tail falls at least exponentially, which is what Assumption 3 needs, and is "
-        "judged since",
+        "first; and that the tail falls at least exponentially, which is what Assumption 3 needs. Where they differ "
+        "the verdict is that it is a reading",
         "the paper does not say": "which embedding, of what dimension, whether positions are added, where a review is "
         "cut, and how X is normalised",
     }
@@ -101,20 +102,30 @@ def measured(scale: Scale) -> Outcome:
     )
 
 
+_F1 = reading(
+    id="encoder-F1",
+    title="Similarity of embedded sentences",
+    statement="For 100 normalized, embedded IMDB sentences the probability that <X^T X, X'^T X'> of two of them "
+    "passes t falls at least exponentially in t (Section 4.2, Figure 1).",
+    slip=Slip(
+        kind=Kind.READING,
+        where="Section 4.2, Figure 1",
+        quote="We can observe an exponential decay as t increases",
+        charitable="that log P is a line in t, with R^2 at least 0.95, which was asked first: with MiniLM's table it "
+        "has R^2 0.93, bent towards a faster decay",
+        correction="a tail that falls at least exponentially, which is what Assumption 3 needs; this reading and its "
+        "level were chosen after the first was not met",
+    ),
+    hypotheses=("IMDB reviews and a pretrained table of tokens",),
+    setting="100 reviews, cut at 200 tokens, |X|_F = 1, ten draws; rows of the table of the model that is found. "
+    "smoke: made-up texts",
+    reason=f"a line fitted to log P between the {FITTED[0]:g} and {FITTED[1]:g} quantiles falls in every draw, and "
+    f"beyond the median at least {AS_FAST:g} times as fast as before, in the mean over draws, less two standard errors",
+    measure=measured,
+)
 CLAIMS = [
-    Claim(
-        id="encoder-F1",
-        title="Similarity of embedded sentences",
-        statement="For 100 normalized, embedded IMDB sentences the probability that <X^T X, X'^T X'> of two of them "
-        'passes t shows "an exponential decay as t increases" (Section 4.2, Figure 1).',
-        hypotheses=("IMDB reviews and a pretrained table of tokens",),
-        setting="100 reviews, cut at 200 tokens, |X|_F = 1, ten draws; rows of the table of the model that is found. "
-        "smoke: made-up texts",
-        reason=f"a line fitted to log P between the {FITTED[0]:g} and {FITTED[1]:g} quantiles falls in every draw, and "
-        f"beyond the median at least {AS_FAST:g} times as fast as before, in the mean over draws, less two standard "
-        "errors. This reading was chosen after another one was not met: that log P is a line, with R^2 at least 0.95 "
-        "as is asked of Figure 6 (0.93 was seen with MiniLM, bent towards a faster decay)",
-        measure=measured,
+    replace(
+        _F1,
         missing=partial(missing_texts, ("imdb",), BERT),
         inputs=partial(text_inputs, ("imdb",), BERT),
         at_scale={Scale.SMOKE: (Verdict.NOT_APPLICABLE, "made-up texts")},

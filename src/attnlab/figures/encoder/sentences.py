@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.encoder.sentences import LABELS, checks_of, sentence_data, stand_in
-from attnlab.claims.encoder.similarity import STRAIGHT, bending, lines_of
+from attnlab.claims.encoder.similarity import STRAIGHT, bending, lines_of, tail_checks
+from attnlab.claims.seen import between_readings, verdict_of
 from attnlab.claims.texts import BERT, NONE, Files, libraries, text_inputs
 from attnlab.figures.encoder.tails import LITERAL, draw_tails, table_of, widths_of
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding
@@ -22,10 +24,12 @@ LOOKS = {
 
 
 def judge(arrays: Arrays, facts: Facts) -> Finding:
-    """The tail falls at least exponentially; whether its logarithm is a line is told."""
+    """The tail falls at least exponentially; a reading, unless its logarithm is a line, too."""
     remarks = [line_remark(arrays), table_remark(arrays, facts), LITERAL]
     checks = checks_of(dict(arrays))
-    return Finding.of(*checks, table=table_of(arrays, LOOKS), remarks=remarks, stand_in=stand_in(dict(facts)))
+    finding = Finding.of(*checks, table=table_of(arrays, LOOKS), remarks=remarks, stand_in=stand_in(dict(facts)))
+    line = verdict_of(tail_checks(LABELS["pretrained"], arrays["pretrained_values"]))
+    return replace(finding, verdict=between_readings(finding.verdict, line))
 
 
 def line_remark(arrays: Arrays) -> str:
@@ -38,7 +42,7 @@ def line_remark(arrays: Arrays) -> str:
         f"Read as a line in t, as for Figure 6, log P has R^2 {fits.mean():.3f} ({fits.min():.3f} to "
         f"{fits.max():.3f}); with the {STRAIGHT:g} asked there {straight}. Beyond the median it falls {bend:.2g} times "
         f"as fast as before{faster}. Two readings were tried, this one first; the other, a decay at "
-        "least exponential, is judged since."
+        "least exponential, stands in the checks."
     )
 
 
