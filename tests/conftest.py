@@ -13,8 +13,8 @@ import pytest
 
 from attnlab.train.program import MOST_MAPS, memory_maps
 
-ONE_IN = 6
-PLANTED_ONE_IN = 20  # rows of planted faults, each of which measures a claim anew
+ONE_IN = 10
+PLANTED_ONE_IN = 40  # rows of planted faults, each of which measures a claim anew
 LOOK_EVERY = 10  # tests
 
 

@@ -17,9 +17,7 @@ SMALL = 12  # sequences
 def test_what_is_listed():
     listed = {figure.id: figure.status for figure in figures("encoder")}
     assert list(listed) == [f"encoder-{i}" for i in range(1, 10)]
-    ready = {name for name, status in listed.items() if status == "ready"}
-    assert ready == set(listed) - {"encoder-1"}
-    assert "text" in listed["encoder-1"]
+    assert set(listed.values()) == {"ready"}
 
 
 def test_where_a_plan_looks():

@@ -194,7 +194,7 @@ def test_figure_4_goes_on_until_the_margin_is_seen(monkeypatch):
 
 def test_the_figures_of_the_paper_are_listed():
     assert [figure.id for figure in figures("multihead")] == [f"multihead-{i}" for i in range(2, 7)]
-    assert "SST-2" in figures("multihead")[-1].status
+    assert {figure.status for figure in figures("multihead")} == {"ready"}
 
 
 @pytest.mark.slow

@@ -121,6 +121,7 @@ def test_a_linear_classifier_finds_what_is_linear():
     assert 0 <= text_runs.linear_accuracy(constant, y[:10], constant, y[:10]) <= 1
 
 
+@pytest.mark.slow
 def test_runs_of_a_tiny_model(monkeypatch, tmp_path):
     pytest.importorskip("tokenizers")
     monkeypatch.setenv("ATTNLAB_DATA", str(tmp_path))

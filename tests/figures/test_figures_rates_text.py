@@ -146,6 +146,7 @@ def nothing(monkeypatch, tmp_path):
     monkeypatch.delenv("ATTNLAB_WEIGHTS", raising=False)
 
 
+@pytest.mark.slow
 def test_runs_of_a_tiny_model(monkeypatch, nothing):
     tiny = {**text_runs.SMALL, "train": 32, "test": 8}
     monkeypatch.setattr(text_runs, "SMALL", tiny)

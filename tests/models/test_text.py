@@ -231,6 +231,7 @@ def test_dropout_in_the_head_is_right_on_average(tmp_path):
     assert (dropped[0] != dropped[1]).any()
 
 
+@pytest.mark.slow
 def test_random_models_start_small_and_learn_made_up_text():
     texts = al.data.made_up_texts(200, seed=0)
     tokenizer = al.data.Tokenizer.of_texts(texts)
@@ -247,6 +248,7 @@ def test_random_models_start_small_and_learn_made_up_text():
         assert run.metrics["accuracy"][-1] > 0.95
 
 
+@pytest.mark.slow
 def test_networks_trained_in_place_leave_snapshots_alone_and_can_be_resumed():
     texts = al.data.made_up_texts(60, seed=0)
     tokenizer = al.data.Tokenizer.of_texts(texts)

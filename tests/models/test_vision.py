@@ -260,6 +260,7 @@ def test_a_small_one_flows_and_has_a_kernel_and_a_curvature():
     assert flowed.metrics["loss"][-1] == pytest.approx(small.metrics["loss"][-1], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_it_learns_with_every_precision():
     data = images(n=12)
     for precision in ("float32", "float64"):

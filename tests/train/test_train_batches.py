@@ -159,6 +159,7 @@ def test_the_first_trial_is_the_same_alone_and_among_others():
         assert (among.weights["A"][1] != among.weights["A"][0]).any()
 
 
+@pytest.mark.slow
 def test_attention_and_several_heads_take_batches_too():
     """Against a loop in Python over tokens of the batch."""
     tokens = al.data.sphere(n=7, T=4, d=5, seed=1)
