@@ -21,12 +21,12 @@ from attnlab.claims.check import (
 )
 from attnlab.claims.claim import (
     Claim as Claim,
-    LeftOut as LeftOut,
     Outcome as Outcome,
     erratum as erratum,
     outcome as outcome,
     within as within,
 )
+from attnlab.claims.leftout import LeftOut as LeftOut
 from attnlab.claims.page import claims_page as claims_page
 from attnlab.claims.parts import (
     Bound as Bound,

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from attnlab.checks import flag, one_of
-from attnlab.claims.claim import Claim, LeftOut, Outcome
+from attnlab.claims.claim import Claim, Outcome
 from attnlab.claims.given import id_list
+from attnlab.claims.leftout import LeftOut
 from attnlab.claims.names import named
 from attnlab.claims.scale import Scale, Tell
 from attnlab.errors import InputError, message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.claims.claim import LeftOut
+from attnlab.claims.leftout import LeftOut
 
 LEFT_OUT: list[LeftOut] = [
     LeftOut(
