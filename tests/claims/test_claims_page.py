@@ -7,8 +7,8 @@ import pytest
 
 from attnlab.claims import Bound, Claim, Count, Kind, Slip, Verdict, check, claims, outcome
 from attnlab.claims.claim import erratum
-from attnlab.claims.leftout import LeftOut
 from attnlab.claims.explain import explained
+from attnlab.claims.leftout import LeftOut
 from attnlab.claims.page import SPELT, claims_page, escaped, listed, short
 from attnlab.papers import TITLES
 
