@@ -31,6 +31,11 @@ def tampered(monkeypatch):
     return tamper
 
 
+def with_weights(path, **weights):
+    """The path with some of its weights changed."""
+    return replace(path, weights={**path.weights, **weights})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_as_expected(claim):
@@ -40,7 +45,7 @@ def test_as_expected(claim):
 
 @pytest.mark.slow
 def test_theorem_2_notices_another_direction(tampered):
-    tampered(lambda path: replace(path, W=np.swapaxes(path.W, -1, -2)))
+    tampered(lambda path: with_weights(path, W=np.swapaxes(path.W, -1, -2)))
     assert limits.paths_tend_to_the_max_margin_direction(SMOKE).verdict is Verdict.FAILS
 
 
@@ -51,7 +56,7 @@ def test_a_search_that_did_not_finish_contradicts_nothing(tampered):
         status[0, -1] = PathStatus.INACCURATE
         W = path.W.copy()
         W[0, -1] = np.nan
-        return replace(path, status=status, weights={**path.weights, "W": W})
+        return with_weights(replace(path, status=status), W=W)
 
     tampered(unfinished)
     outcome = limits.paths_tend_to_the_max_margin_direction(SMOKE)
@@ -63,7 +68,7 @@ def test_a_search_that_did_not_finish_contradicts_nothing(tampered):
 @pytest.mark.slow
 def test_a_path_that_stops_turning_has_another_power_of_R(tampered):
     def stuck(path):
-        return replace(path, misalignment=np.maximum(path.misalignment, 9e-4), W=path.W)
+        return replace(path, misalignment=np.maximum(path.misalignment, 9e-4))
 
     tampered(stuck)
     outcome = limits.paths_tend_to_the_max_margin_direction(SMOKE)
@@ -73,7 +78,7 @@ def test_a_path_that_stops_turning_has_another_power_of_R(tampered):
 
 @pytest.mark.slow
 def test_lemma_15_notices_unbalanced_factors(tampered):
-    tampered(lambda path: replace(path, K=1.001 * path.K, Q=path.Q / 1.001))
+    tampered(lambda path: with_weights(path, K=1.001 * path.K, Q=path.Q / 1.001))
     assert limits.balls_of_factors_are_nuclear_balls(SMOKE).verdict is Verdict.FAILS
 
 
@@ -81,7 +86,7 @@ def test_lemma_15_notices_unbalanced_factors(tampered):
 def test_lemma_15_notices_a_point_that_is_no_minimum(tampered):
     def turned(path):
         u, s, vt = np.linalg.svd(path.W)
-        return replace(path, W=(u * s[..., None, :]) @ np.flip(vt, -1))  # of the same nuclear norm
+        return with_weights(path, W=(u * s[..., None, :]) @ np.flip(vt, -1))  # of the same nuclear norm
 
     tampered(turned)
     assert limits.balls_of_factors_are_nuclear_balls(SMOKE).verdict is Verdict.FAILS
