@@ -26,7 +26,7 @@ DEEP = {"depth": 2, "mlp": 128, "batch": 100}
 # Of MNIST: what a small machine trains in minutes, and the sizes of the fast-rates paper.
 SHAPES = (
     {"patch": 7, "dim": 64, "heads": 8, "head_dim": 16, **DEEP, "steps": 40},
-    {"patch": 4, "dim": 128, "heads": 8, "head_dim": 64, **DEEP, "steps": 6},
+    {"patch": 4, "dim": 128, "heads": 8, "head_dim": 64, **DEEP, "steps": 16},
 )
 # The one-layer transformer of the encoder paper at its largest width.
 WIDE = {"patch": 7, "dim": 64, "heads": 1, "depth": 1, "mlp": 128, "batch": 128}

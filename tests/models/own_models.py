@@ -1,7 +1,5 @@
 """Models as a user would write them, for the tests."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
 import attnlab as al
@@ -20,8 +18,3 @@ class WithValues(al.Model):
         if example.mask is not None:
             logits = jnp.where(example.mask, logits, -jnp.inf)
         return al.models.softmax(logits) @ example.x @ weights["V"].T @ example.v
-
-
-def programs(jitted: Any) -> int:
-    """How many compiled programs JAX keeps of it: its type does not say that it knows."""
-    return jitted._cache_size()

@@ -9,9 +9,10 @@ import numpy as np
 import oracle
 import pytest
 from mpmath import mp, mpf
-from own_models import WithValues, programs
+from own_models import WithValues
 
 import attnlab as al
+from compiled import programs
 
 
 class Frozen(WithValues):

@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from own_models import WithValues, programs
+from own_models import WithValues
 
 import attnlab as al
 from attnlab.train import program
+from compiled import programs
 
 
 class Unmasked(WithValues):

@@ -330,7 +330,7 @@ def test_masks_and_ids_reach_the_model_with_their_batch():
 
 def test_metrics_are_taken_where_they_are_recorded_and_nowhere_else(monkeypatch):
     """A run looks at the clock between its records; evaluating all examples there would take longer than its steps."""
-    monkeypatch.setattr("attnlab.train.loop.SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("attnlab.train.loop.SECONDS_BY_BATCHES", 0.0)
     taken = []
 
     def counted(view):

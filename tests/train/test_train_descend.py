@@ -4,7 +4,6 @@ import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import attention_oracle as oracle
 import jax
@@ -15,6 +14,7 @@ import pytest
 
 import attnlab as al
 from attnlab.train import Status, log_spaced
+from compiled import programs
 
 CLOCKS = [sys.modules[f"attnlab.train.{name}"] for name in ("descend", "loop")]
 # One shape for most tests, so that they share compiled programs.
@@ -620,11 +620,6 @@ def test_a_head_to_train_without_v_needs_tokens_to_track():
     options = {"steps": 5, "train_head": True, "init": "gaussian", "record": None}
     got = al.descend(bare, rule, track=track, **options)
     assert got.W.tobytes() == al.descend(TOKENS, rule, **options).W.tobytes()
-
-
-def programs(jitted: Any) -> int:
-    """How many compiled programs JAX keeps of it: its type does not say that it knows."""
-    return jitted._cache_size()
 
 
 def test_equal_shapes_share_one_compiled_program():

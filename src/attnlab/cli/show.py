@@ -41,10 +41,11 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
     wide = sum(max(len(n), 8) + 3 for n in names) > console.width
     table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="")
     if wide:  # turned on its side
-        heads = [" ".join(str(row[n]) for n in names[:2]) for row in rows]
+        count = _leading_words(rows[0])
+        heads = [" ".join(str(row[n]) for n in names[:count]) for row in rows]
         for head in ("", *heads):
             table.add_column(Text(head), justify="left" if not head else "right")
-        for name in names[2:]:
+        for name in names[count:]:
             table.add_row(Text(name), *(_cell(row[name]) for row in rows))
     else:
         for name in names:
@@ -52,6 +53,12 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
         for row in rows:
             table.add_row(*(_cell(row[n]) for n in names))
     console.print(table)
+
+
+def _leading_words(row: dict[str, Any]) -> int:
+    """How many of the first cells are words, which tell rows apart; at least one."""
+    numbers = [k for k, value in enumerate(row.values()) if isinstance(value, int | float)]
+    return max(1, numbers[0]) if numbers else 1
 
 
 def number_text(value: Any) -> str:

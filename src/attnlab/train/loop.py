@@ -26,8 +26,10 @@ from attnlab.train.trajectory import Facts, Status, Trajectory, library_versions
 from attnlab.train.typed import in_precision_of, owned
 from attnlab.train.watch import PATIENCE, Watch
 
-# Between two looks at the clock, the callback and the stop rules a run computes for about this long.
+# Between two looks at the clock, the callback and the stop rules a run computes for about this long. A run by batches
+# longer: every call of the program of a deep network gets its memory anew, which takes as long as a third of a step.
 SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BY_BATCHES = 2.0
 FIRST_LOOK = 64  # steps
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on; of the model, each of its settings.
@@ -116,7 +118,9 @@ class Loop:
         ahead = sorted(({at for at in stops if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
-        look = FIRST_LOOK if self.job.batches is None else 1  # a step of a deep network may take seconds
+        by_batches = self.job.batches is not None
+        look = 1 if by_batches else FIRST_LOOK  # a step of a deep network may take seconds
+        wanted_lap = SECONDS_BY_BATCHES if by_batches else SECONDS_BETWEEN_LOOKS
         while ahead:
             if self.step in stops and self._lost().all():
                 return self.trajectory(Status.NOT_FINITE)
@@ -130,14 +134,14 @@ class Loop:
             lap = time.perf_counter() - lap
             reached = before[0] + np.cumsum(lengths)
             reached = reached[: self._until_the_end(before, lengths, taken, together, wanted)]
-            pace = min(8.0, max(0.25, SECONDS_BETWEEN_LOOKS / max(lap, 1e-6)))
+            pace = min(8.0, max(0.25, wanted_lap / max(lap, 1e-6)))
             look = max(1, int(min(look * pace, steps)))  # a run of many records need not ever use up its look
             for i, at in enumerate(reached):
                 if at == ahead[0]:
                     ahead.pop(0)
                     if at in wanted:
                         self.records.append((int(at), {k: v[:, i] for k, v in taken.items()}))
-            unrecorded = not schedule and self.job.batches is None
+            unrecorded = not schedule and not by_batches
             if unrecorded and self.step in stops and self._at_rest_since_last_stop():
                 return self.trajectory(Status.STALLED)
             if on_step is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -11,13 +13,16 @@ import numpy as np
 from attnlab.claims.claim import Outcome, outcome_of_checks
 from attnlab.claims.scale import Tell
 from attnlab.claims.seen import Check
+from attnlab.claims.threads import Look, side_by_side
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
+from attnlab.optim.sharing import sharing_a_program
 
 Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
 
 RULES = {"sgd": "SGD", "sngd": "SNGD", "sps": "SPS", "adam": "Adam"}
+MOST_SHARED = 1_000_000  # weights of a network whose rules share a program
 METRICS = ("loss", "accuracy", "test_loss", "test_accuracy")
 
 
@@ -94,18 +99,25 @@ def run_rules(setting: RuleSetting, job: Job, tell: Tell) -> tuple[dict[str, np.
     """
     setting = replace(setting, train=job.train.n, test=job.test.n)
     record = sorted({round(part * setting.steps) for part in setting.records})
-    rules = setting.rules()
-    arrays: dict[str, np.ndarray] = {"steps": np.array(record)}
-    lost: list[str] = []
-    for i, (name, rule) in enumerate(rules.items()):
+    rules = _sharing_if_small(setting.rules(), job)
+    total = len(rules) * setting.seeds
+    begun = itertools.count()
+
+    def of_rule(name: str, look: Look) -> list[dict[str, Any]]:
         runs = []
         for seed in range(setting.seeds):
-            tell(i * setting.seeds + seed, len(rules) * setting.seeds, f"{rule!r}, seed {seed}")
-            runs.append(_one_run(setting, job, rule, seed, record))
-            if runs[-1].pop("lost"):
-                lost.append(f"{name}, seed {seed}")
+            tell(next(begun), total, f"{rules[name]!r}, seed {seed}")
+            runs.append(_one_run(setting, job, rules[name], seed, record, look))
+        return runs
+
+    _one_run(replace(setting, steps=0), job, rules["sgd"], 0, [0], lambda _: None)  # compiles what all of them share
+    runs_of = dict(zip(rules, side_by_side(of_rule, rules), strict=True))
+    tell(total, total, "done")
+    arrays: dict[str, np.ndarray] = {"steps": np.array(record)}
+    lost: list[str] = []
+    for name, runs in runs_of.items():
+        lost += [f"{name}, seed {seed}" for seed, run in enumerate(runs) if run.pop("lost")]
         arrays |= {f"{name}_{key}": np.stack([run[key] for run in runs]) for key in runs[0]}
-    tell(len(rules) * setting.seeds, len(rules) * setting.seeds, "done")
     facts = {
         **asdict(setting),
         "epochs": setting.epochs,
@@ -118,7 +130,14 @@ def run_rules(setting: RuleSetting, job: Job, tell: Tell) -> tuple[dict[str, np.
     return arrays, facts
 
 
-def _one_run(setting: RuleSetting, job: Job, rule: Any, seed: int, record: list[int]) -> dict[str, Any]:
+def _sharing_if_small(rules: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The rules in one program where the weights are few: then compiling takes longer than their steps."""
+    shapes = job.model.checked_shapes(job.train)
+    count = sum(math.prod(weight.shape) for weight in shapes.values())
+    return sharing_a_program(rules) if count <= MOST_SHARED else rules
+
+
+def _one_run(setting: RuleSetting, job: Job, rule: Any, seed: int, record: list[int], look: Look) -> dict[str, Any]:
     """What is recorded of one run, (records,) each; not a number after a step out of the finite numbers."""
     from attnlab.train import descend
 
@@ -134,9 +153,10 @@ def _one_run(setting: RuleSetting, job: Job, rule: Any, seed: int, record: list[
         record=record,
         test=job.test,
         precision="float32",
+        on_step=look,
     )
     names = [*METRICS, *(f"norm_{layer}" for layer in setting.layers)]
-    if "capped_share" in run.metrics:
+    if "cap" in rule.settings:
         names.append("capped_share")
     missing = len(record) - len(run.steps)
     kept = {name: np.append(run.metrics[name], np.full(missing, np.nan)) for name in names}

@@ -113,7 +113,7 @@ SILENT = (
     "constant of SPS on batches (1/2 here, as in Section 2)"
 )
 # On the digits, in place of the images that a figure asks for.
-SMALL = {"images": "digits", "train": 600, "test": 200, "patch": 2, "dim": 16, "head_dim": 8, "mlp": 32}
+SMALL = {"images": "digits", "train": 500, "test": 200, "patch": 2, "dim": 16, "head_dim": 8, "mlp": 32}
 SMOKE_STEPS = 100
 # Seconds of a step at the paper's sizes, measured on two cores.
 PAPER_SECONDS = {"mnist": 0.5, "cifar10": 13.0}
