@@ -14,6 +14,7 @@ from attnlab.data.scale import exponent, lengths, to_one
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.svm.augmented import Augmented
+from attnlab.svm.coarse import coarse_rounds
 from attnlab.svm.given import key_array, known_norm, query_array, selection_array, start_array, visible_array
 from attnlab.svm.norms import ENTRYWISE_MAX, FROBENIUS, Norm
 from attnlab.svm.ranges import LEAST, MOST, decimal
@@ -22,6 +23,8 @@ from attnlab.svm.rows import Rows, array_rows
 
 # Newton steps; for the other norms, also the most in one metric, and the share of the tolerance that ends it sooner.
 STEPS, OTHER_STEPS, BETWEEN, INNER = 200, 1000, 30, 0.2
+# From this tolerance on first order is tried before Newton steps (in 32 bits, which hold seven digits).
+COARSE = 1e-3
 # A bound this small, relative to the lengths of the constraints that give it, is a margin of nothing.
 NOTHING = 1e-6
 EPS = float(np.finfo(np.float64).eps)
@@ -53,7 +56,7 @@ class Bracket:
         multipliers: l >= 0 of sum 1, laid out as the tokens are, (n, T) or (n, K, T); 0 at selected and hidden tokens.
         norm: in which W is measured.
         status: what was found, as a sentence.
-        steps: Newton steps taken.
+        steps: Newton steps taken; 0 where first order was enough.
     """
 
     lower: float
@@ -210,9 +213,9 @@ class _Best:
         """Is the bound as good as zero?"""
         return self.upper <= NOTHING * float(self.multipliers @ self.rows.norms)
 
-    def closed(self, tolerance: float) -> bool:
-        """Do the bounds agree?"""
-        return self.upper - self.lower <= tolerance * self.upper
+    def done(self, tolerance: float) -> bool:
+        """Do the bounds agree, or does the upper one say that there is no margin?"""
+        return self.upper - self.lower <= tolerance * self.upper or self.nothing()
 
 
 def _bracket(
@@ -263,7 +266,7 @@ def _bracket(
 
 
 def _search(rows: Rows, norm: Norm, tolerance: float, start: Array | None) -> _Best:
-    """Newton steps until the bounds agree, or the upper one says that there is no margin."""
+    """First order where that is enough, then Newton steps."""
     W = rows.adjoint(1.0 / rows.norms) if start is None else start
     W = to_one(W)[0]
     if not W.any():
@@ -276,16 +279,30 @@ def _search(rows: Rows, norm: Norm, tolerance: float, start: Array | None) -> _B
     first = rows.values(W)
     best.see(W, first)
     with np.errstate(all="ignore"):  # numbers that overflow on the way are no evidence, and are not kept
-        _improve(best, Augmented(rows, first), tolerance)
+        if norm is FROBENIUS and tolerance >= COARSE and not best.done(tolerance):
+            first = _by_first_order(best, first, tolerance)
+        if not best.done(tolerance):
+            _by_newton(best, Augmented(rows, first), tolerance)
     return best
 
 
-def _improve(best: _Best, search: Augmented, tolerance: float) -> None:
-    """The steps themselves."""
+def _by_first_order(best: _Best, values: Array, tolerance: float) -> Array:
+    """Rounds as long as they come to their ends; the values of the constraints after the last."""
+    for found in coarse_rounds(best.rows, values, tolerance):
+        values = found.values
+        best.see(found.W, values)
+        best.bound(found.multipliers, found.W)
+        if best.done(tolerance):
+            break
+    return values
+
+
+def _by_newton(best: _Best, search: Augmented, tolerance: float) -> None:
+    """The steps, each in one metric; in other norms than Frobenius' the metric follows."""
     norm = best.norm
     metrics = since = 0
     for step in range(1, (STEPS if norm is FROBENIUS else OTHER_STEPS) + 1):
-        if best.closed(tolerance) or best.nothing():
+        if best.done(tolerance):
             return
         search.step()
         best.steps = step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from attnlab.data.tokens import Array
 from attnlab.reports.probing.layout import Mask
 from attnlab.svm import bracket_margins
-from attnlab.svm.coarse import coarse_bracket
 
 # Names of norms here and in `attnlab.svm`.
 NORMS = {"frobenius": "frobenius", "nuclear": "nuclear", "spectral": "spectral", "max": "entrywise max"}
@@ -43,30 +41,10 @@ def best_margins(
     tolerance: float,
     start: Array,
 ) -> Best:
-    """Of keys (B, n, T, a), queries (B, n, b), selected (B, n) and choosable (B, n, T), from weights that separate.
-
-    In the Frobenius norm first order is enough for most (less than half the time); the others are done with care.
-    """
-    brackets: list[Any] = [None] * len(keys)
-    if norm == "frobenius":
-        with np.errstate(all="ignore"):  # numbers that 32 bits do not hold give wide bounds, or none
-            for i, problem in enumerate(zip(keys, queries, selected, choosable, strict=True)):
-                coarse = coarse_bracket(*problem, tolerance=tolerance, start=start[i])
-                if 0 < coarse.lower <= coarse.upper and coarse.upper - coarse.lower <= tolerance * coarse.upper:
-                    brackets[i] = coarse
-    left = [i for i, bracket in enumerate(brackets) if bracket is None]
-    if left:
-        careful = bracket_margins(
-            keys[left],
-            queries[left],
-            selected[left],
-            norm=NORMS[norm],
-            mask=choosable[left],
-            tolerance=tolerance,
-            start=start[left],
-        )
-        for i, bracket in zip(left, careful, strict=True):
-            brackets[i] = bracket
+    """Of keys (B, n, T, a), queries (B, n, b), selected (B, n) and choosable (B, n, T), from weights that separate."""
+    brackets = bracket_margins(
+        keys, queries, selected, norm=NORMS[norm], mask=choosable, tolerance=tolerance, start=start
+    )
     return Best(
         lower=np.array([one.lower for one in brackets]),
         upper=np.array([one.upper for one in brackets]),
