@@ -137,7 +137,7 @@ class ProbeHeads:
         from attnlab.checks import whole
         from attnlab.data import Tokenizer, read_texts
         from attnlab.reports import probe_arrays
-        from attnlab.reports.probing.texts import real_tokens
+        from attnlab.reports.probing.texts import texts_of_tokens
 
         if self.text is None or self.model is None:
             raise InputError(message("`--model` is given without `--text`.", "--text FILE: a prompt in every line"))
@@ -148,14 +148,12 @@ class ProbeHeads:
             say(f"{self.text}: {count} left out ({why})")
         tokenizer = Tokenizer.load(self.model)
         model, weights = _language_model(self.model)
-        wanted = QUERIES_READ * (self.queries or max(1, model.width**2 // 8))
-        order = np.random.default_rng(self.seed).permutation(texts.n)
-        order = order[: wanted if self.prompts is None else whole("--prompts", self.prompts)]
-        data = texts.take(order).encode(tokenizer, length=self.length)
         if self.prompts is None:
-            enough = np.cumsum(real_tokens(data).sum(1)) >= wanted
-            count = int(enough.argmax()) + 1 if enough.any() else data.n
-            data = texts.take(order[:count]).encode(tokenizer, length=self.length)
+            wanted = QUERIES_READ * (self.queries or max(1, model.width**2 // 8))
+            data = texts_of_tokens(texts, tokenizer, tokens=wanted, length=self.length, seed=self.seed)
+        else:
+            order = np.random.default_rng(self.seed).permutation(texts.n)
+            data = texts.take(order[: whole("--prompts", self.prompts)]).encode(tokenizer, length=self.length)
         arrays = probe_arrays(model, weights, data)
         count, cut = int(arrays["mask"].sum()), data.info["truncated"]
         say(f"{data.n} of {texts.n} texts, {count} tokens; {cut} were cut at {self.length} tokens")

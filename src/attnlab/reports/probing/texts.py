@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from attnlab.checks import instance
 from attnlab.data.sequences import Sequences
+from attnlab.data.texts import Texts
+from attnlab.data.tokenizer import Tokenizer
 from attnlab.models.text import TextTransformer
 
 
@@ -55,6 +57,21 @@ def probe_arrays(
         "sinks": [0] if model.causal else [0, -1],
         "causal": model.causal,
     }
+
+
+def texts_of_tokens(texts: Texts, tokenizer: Tokenizer, *, tokens: int, length: int, seed: int) -> Sequences:
+    """Texts in an order drawn by the seed, as many as have so many tokens together; all where they have fewer.
+
+    >>> from attnlab.data import made_up_texts
+    >>> texts = made_up_texts(40, seed=0)
+    >>> some = texts_of_tokens(texts, Tokenizer.of_texts(texts), tokens=60, length=10, seed=0)
+    >>> bool(real_tokens(some).sum() >= 60 > real_tokens(some)[:-1].sum())
+    True
+    """
+    order = np.random.default_rng(seed).permutation(texts.n)[:tokens]  # a text has a token at least
+    lengths = real_tokens(texts.take(order).encode(tokenizer, length=length)).sum(1)
+    count = int(np.searchsorted(np.cumsum(lengths), tokens)) + 1
+    return texts.take(order[:count]).encode(tokenizer, length=length)
 
 
 def real_tokens(data: Sequences) -> NDArray[np.bool_]:
