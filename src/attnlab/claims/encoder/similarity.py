@@ -14,7 +14,7 @@ from attnlab.data.tokens import Array
 
 FITTED = (0.05, 0.99)  # quantiles between which the line is fitted
 STRAIGHT = 0.95  # R^2 from which on the tail is called exponential
-MIDDLE = 0.5  # quantile that parts the fitted range in two
+NEAR, FAR = (FITTED[0], 0.5), (0.5, FITTED[1])  # its halves
 AS_FAST = 0.8  # the far half falls at least so many times as fast as the near one, if the decay is exponential
 
 
@@ -54,9 +54,9 @@ def line_fit(values: Array, between: tuple[float, float] = FITTED) -> Line:
     return Line(float(slope), float(intercept), float(fit))
 
 
-def lines_of(values: Array) -> tuple[Array, Array]:
+def lines_of(values: Array, between: tuple[float, float] = FITTED) -> tuple[Array, Array]:
     """Slope and R^2 of the line of every draw, (draws,) each; `values` (draws, pairs)."""
-    lines = [line_fit(row) for row in values]
+    lines = [line_fit(row, between) for row in values]
     return np.array([line.slope for line in lines]), np.array([line.fit for line in lines])
 
 
@@ -79,9 +79,9 @@ def bending(values: Array) -> Array:
     >>> bool(abs(bending(exponential).mean()) < 0.1), bool((bending(heavy) < -0.5).all())
     (True, True)
     """
-    near = [line_fit(row, (FITTED[0], MIDDLE)).slope for row in values]
-    far = [line_fit(row, (MIDDLE, FITTED[1])).slope for row in values]
-    return np.log(np.array(far) / np.array(near))
+    near, _ = lines_of(values, NEAR)
+    far, _ = lines_of(values, FAR)
+    return np.log(far / near)
 
 
 def decay_checks(label: str, values: Array) -> list[Check]:

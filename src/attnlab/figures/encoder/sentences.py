@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.encoder.sentences import LABELS, checks_of, sentence_data, stand_in
-from attnlab.claims.encoder.similarity import STRAIGHT, bending, lines_of, tail_checks
+from attnlab.claims.encoder.similarity import FAR, STRAIGHT, bending, lines_of, tail_checks
 from attnlab.claims.seen import between_readings, verdict_of
 from attnlab.claims.texts import BERT, NONE, Files, libraries, text_inputs
 from attnlab.figures.encoder.tails import LITERAL, draw_tails, table_of, widths_of
@@ -35,13 +35,15 @@ def judge(arrays: Arrays, facts: Facts) -> Finding:
 def line_remark(arrays: Arrays) -> str:
     """The stricter reading, which was asked first: log P is a line."""
     _, fits = lines_of(arrays["pretrained_values"])
+    _, far = lines_of(arrays["pretrained_values"], FAR)
     bend = float(np.exp(bending(arrays["pretrained_values"]).mean()))
     straight = "it is one" if fits.mean() >= STRAIGHT else "it is none"
     faster = ": faster than exponentially" if bend > 1 else ""
     return (
         f"Read as a line in t, as for Figure 6, log P has R^2 {fits.mean():.3f} ({fits.min():.3f} to "
         f"{fits.max():.3f}); with the {STRAIGHT:g} asked there {straight}. Beyond the median it falls {bend:.2g} times "
-        f"as fast as before{faster}. Two readings were tried, this one first; the other, a decay at "
+        f"as fast as before{faster}, and a line fitted there alone has R^2 {far.mean():.3f}. "
+        "Two readings were tried, this one first; the other, a decay at "
         "least exponential, stands in the checks."
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.claims.encoder.similarity import FITTED, STRAIGHT, line_fit, lines_of
+from attnlab.claims.encoder.similarity import FAR, FITTED, STRAIGHT, line_fit, lines_of
 from attnlab.data.tokens import Array
 from attnlab.figures.encoder.scalings import spread
 from attnlab.figures.figure import Arrays
@@ -34,6 +34,7 @@ def table_of(arrays: Arrays, looks: Mapping[str, Look]) -> dict[str, dict[str, A
             "99 % quantile": spread(quantiles[2]),
             "slope of log P": spread(slopes),
             "R^2 of the line": spread(fits),
+            "R^2 of a line beyond the median": spread(lines_of(values, FAR)[1]),
         }
     return table
 
