@@ -11,7 +11,7 @@
 | `VisionTransformer` | transformers on patches of images, of any depth |
 | `Bert`, `Gpt2` | transformers on text: pretrained (`load`) or random; `LayerStates` is what their heads see |
 | `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
-| `Linear`, `Along`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` accepts names and functions |
+| `Linear`, `Along`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` takes names, functions |
 | `LOSSES`, `Loss`, `as_loss` | losses by name, or your own function of a margin |
 | `loss`, `excess_loss`, `gradient`, `attention` | one layer by its weights alone |
 
@@ -50,7 +50,8 @@ from attnlab.models.precision import in_float64 as in_float64
 from attnlab.models.problem import Example as Example, Forward as Forward, Held as Held, Problem as Problem
 from attnlab.models.scaled import ScaledGradient as ScaledGradient
 from attnlab.models.softmax import softmax as softmax
-from attnlab.models.text import LayerStates as LayerStates, TextTransformer as TextTransformer
+from attnlab.models.text import TextTransformer as TextTransformer
+from attnlab.models.textstates import LayerStates as LayerStates
 from attnlab.models.trainedheads import (
     TrainedHead as TrainedHead,
     TrainedLinear as TrainedLinear,

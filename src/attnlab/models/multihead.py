@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike
 from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.losses import Loss
 from attnlab.models.headtokens import HeadTokens
+from attnlab.models.losses import Loss
 from attnlab.models.model import Data, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
