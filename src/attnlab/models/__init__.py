@@ -11,7 +11,7 @@
 | `VisionTransformer` | transformers on patches of images, of any depth |
 | `Bert`, `Gpt2` | transformers on text: pretrained (`load`) or random; `LayerStates` is what their heads see |
 | `softmax` | softmax whose derivative keeps full relative accuracy when one token takes all |
-| `Linear`, `Along`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` takes names, functions |
+| `Linear`, `Along`, `ReluSum`, `Mlp`, `RoundedMlp`, `Concave`, `FunctionHead` | heads; `as_head` makes them |
 | `LOSSES`, `Loss`, `as_loss` | losses by name, or your own function of a margin |
 | `loss`, `excess_loss`, `gradient`, `attention` | one layer by its weights alone |
 

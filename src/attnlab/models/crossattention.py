@@ -1,7 +1,7 @@
-"""`CrossAttention`: `softmax(Z W^T X^T) X V`, Eq. (1) of *Transformers as Support Vector Machines*, and what stands on it.
+"""`CrossAttention`: `softmax(Z W^T X^T) X V`, Eq. (1) of *Transformers as Support Vector Machines*, and its head.
 
-For sequence i and query k: `o_ik = V^T x_i^T softmax(x_i W z_ik)`, a vector, and the output `h_k(o_ik)`. The paper folds
-the value matrix V into a fixed head h. Here V may be trained, and so may heads and a query that all sequences share.
+For sequence i and query k: `o_ik = V^T x_i^T softmax(x_i W z_ik)`, a vector, and the output `h_k(o_ik)`. The paper has
+the value matrix V in a fixed head h. Here V may be trained, and so may heads and a query that all sequences share.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class CrossAttention(Model[Data]):
         values: columns of V: a number, "square" for d, or None for no value matrix.
         query: "data" takes the z of `al.Tokens`, "first" the first token of each sequence, "trained" a weight p that
             all sequences share (prompt attention), one for each of K queries where the data have so many.
-        head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models` or a function: fixed. `TrainedLinear()`,
-            `TrainedMlp(8)` or a `TrainedHead` of your own: trained. A tuple of K such: one for each query. None: none,
-            the output is the vector itself, one number for each class.
+        head: "linear" (v of the tokens), "relu-sum", a head of `attnlab.models` or a function: fixed.
+            `TrainedLinear()`, `TrainedMlp(8)` or a `TrainedHead` of your own: trained. A tuple of K such: one for each
+            query. None: none, the output is the vector itself, one number for each class.
         frozen: names of weights that keep their start, as ("V",).
 
     Weights are W (d, d), or K and Q (d, m); V (d, columns); p (d,) or (K, d); those of the head, of a tuple with the

@@ -264,7 +264,8 @@ class Model(Evaluated, Generic[D]):
         >>> import attnlab as al
         >>> tokens = al.data.sphere(n=6, T=3, d=4, seed=0)
         >>> model = al.models.MultiHead(heads=2)
-        >>> second = model.tokens_of(tokens, model.initial(tokens), head=1)
+        >>> run = al.descend(tokens, al.gd(0.1), model=model, init="gaussian", steps=10)
+        >>> second = model.tokens_of(tokens, run.weights, head=1)
         >>> al.solve_margin(second.tokens, second.selected, throw=False).status.name
         'OPTIMAL'
         """
