@@ -73,7 +73,7 @@ FAULTS = [
     ),
     turned("svm-T10"),
     Fault(
-        "svm-L15", "train.path:_Walk.stage", "np.sqrt(2.0 * radius)", "np.sqrt(radius)", "the ball of K and Q halved"
+        "svm-L15", "train.pathwalk:Walk.stage", "np.sqrt(2.0 * radius)", "np.sqrt(radius)", "the ball of K and Q halved"
     ),
     Fault("svm-Cor1", "svm.generic:_certified", "W = W / least if", "W = 1.15 * W / least if", "W_mm 15 % too long"),
     Fault("svm-L1n", "claims.svm.other_norms:least_entrywise_norm", "else basis", "else np.eye(d)", "no restriction"),

@@ -24,13 +24,13 @@ from attnlab.models.extremes import logits_overflow, prepared
 from attnlab.models.frame import make_frame
 from attnlab.models.functions import check_functions
 from attnlab.models.heads import Head, HeadLike, Linear, as_head
+from attnlab.models.headtokens import HeadTokens
 from attnlab.models.layer import Layer
 from attnlab.models.layer_problem import LayerProblem
 from attnlab.models.losses import Loss, LossLike
 from attnlab.models.model import (
     COPIES,
     Data,
-    HeadTokens,
     Init,
     Model,
     Shapes,
@@ -230,10 +230,11 @@ class Attention(Model[Tokens]):
         return replace(self, engine=self.chosen_engine(data, isotropic))
 
     def heads_as_tokens(self, data: Tokens, weights: GivenWeights) -> list[HeadTokens]:
-        """The layer itself."""
+        """The layer itself; tokens are scored by the trained head where there is one."""
         checked = self.check(data, weights)
-        W = checked["W"] if "W" in checked else checked["K"] @ checked["Q"].T
-        return [HeadTokens("W", data if data.v is not None else replace(data, v=np.zeros(data.d)), W)]
+        W = checked["W"] if "W" in checked else checked["K"] @ np.swapaxes(checked["Q"], -1, -2)
+        scored_by = checked.get("u", np.zeros(data.d) if data.v is None else data.v)
+        return [HeadTokens("W", replace(data, v=scored_by), W)]
 
     def directly(self) -> Attention:
         """The same, with W held as a matrix."""

@@ -98,6 +98,28 @@ class Linear(Head):
         return jnp.dot(constants["v"], output)
 
 
+@dataclass(frozen=True, eq=False)
+class Along(Head):
+    """h(o) = v . o with a `v` (d,) of its own, whatever that of the tokens; it may have a trial axis.
+
+    Heads of this kind in a tuple are the K heads h_k of K queries, in `CrossAttention`.
+    """
+
+    v: ArrayLike
+    name = "along"
+    quadratic = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "v", finite_array("v", self.v))
+
+    def constants(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        return {"v": _per_trial("v", self.v, (tokens.d,), tokens)}
+
+    @staticmethod
+    def apply(constants: Params, output: Array) -> Array:
+        return jnp.dot(constants["v"], output)
+
+
 @dataclass(frozen=True)
 class Concave(Head):
     """h(o) = v . o - strength |o|^2, which prefers to mix tokens (Lemma 6 of the attention-SVM paper)."""

@@ -33,6 +33,7 @@ from attnlab.errors import InputError, message
 from attnlab.models.evaluate import Data, Evaluated
 from attnlab.models.functions import check_constants, check_loss, check_output, told_as, told_of
 from attnlab.models.hashable import check_hashable
+from attnlab.models.headtokens import HeadTokens, one_head
 from attnlab.models.losses import Loss, LossLike, as_loss
 from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
@@ -44,14 +45,6 @@ Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # of parameters by 
 Init: TypeAlias = str | GivenWeights | None
 Targets: TypeAlias = GivenWeights | Mapping[str, GivenWeights]  # as a user names what records compare with
 Directions: TypeAlias = Mapping[str, np.ndarray | Weights]  # the same by name, checked
-
-
-class HeadTokens(NamedTuple):
-    """One attention head as a layer of its own."""
-
-    name: str
-    tokens: Tokens
-    W: np.ndarray  # (d, d)
 
 
 class View(NamedTuple):
@@ -264,6 +257,20 @@ class Model(Evaluated, Generic[D]):
         """Each attention head as the layer `softmax(x W z)` on tokens, so that every max-margin question can be asked
         of it; none by default, as only the model knows its heads."""
         return []
+
+    def tokens_of(self, data: Data, weights: GivenWeights, layer: int = 0, head: int = 0) -> HeadTokens:
+        """One head as a layer on tokens, by its numbers from 0; an InputError of a model that does not name its heads.
+
+        >>> import attnlab as al
+        >>> tokens = al.data.sphere(n=6, T=3, d=4, seed=0)
+        >>> model = al.models.MultiHead(heads=2)
+        >>> run = al.descend(tokens, al.gd(0.1), model=model, init="gaussian", steps=10)
+        >>> second = model.tokens_of(tokens, run.weights, head=1)
+        >>> al.solve_margin(second.tokens, second.selected, throw=False).status.name
+        'OPTIMAL'
+        """
+        layer, head = whole("layer", layer, 0), whole("head", head, 0)
+        return one_head(self.heads_as_tokens(self.accepts(data), weights), layer, head, self)
 
     def tangent_kernel(
         self, weights: Weights, x: np.ndarray, other: np.ndarray | None, block: int

@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike
 from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.headtokens import HeadTokens
 from attnlab.models.losses import Loss
-from attnlab.models.model import Data, HeadTokens, Init, Model, Targets, Weight, Weights
+from attnlab.models.model import Data, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, Value
@@ -187,9 +188,10 @@ class MultiHead(Model[Tokens]):
     def heads_as_tokens(self, data: Tokens, weights: GivenWeights) -> list[HeadTokens]:
         """One head of each group; every token asks, and its logits are `x_t W x_s`, those of a layer with W^T."""
         checked = self.check(data, weights)
-        labels = np.repeat(data.y[:, None], data.T, axis=1)
+        labels = np.repeat(data.y[..., None], data.T, axis=-1)
         tokens = Tokens(x=data.x, z=data.x, y=labels, v=np.zeros(data.d))
-        return [HeadTokens(f"W[{group}]", tokens, W.T) for group, W in enumerate(checked["W"])]
+        each = np.swapaxes(np.moveaxis(checked["W"], -3, 0), -1, -2)  # (G, ..., d, d)
+        return [HeadTokens(f"W[{group}]", tokens, W, head=group) for group, W in enumerate(each)]
 
     def compiled_as(self) -> MultiHead:
         """Any number of heads: their counts enter as data."""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,14 @@ from attnlab.data.sequences import Sequences
 from attnlab.data.tokenizer import check_vocabulary
 from attnlab.errors import InputError, message
 from attnlab.models.fixed import Fixed
+from attnlab.models.headtokens import HeadTokens, head_matrix, self_attention_tokens
 from attnlab.models.layers import dropped, layer_norm, saturating_softmax
 from attnlab.models.model import Model, Weight, Weights
 from attnlab.models.precision import in_float64
 from attnlab.models.problem import Example, Forward, Problem
 from attnlab.models.scaled import GivenWeights, Params
 from attnlab.models.textparts import active_heads, layer_numbers, linear, norm_shapes, normal
+from attnlab.models.textstates import LayerStates, joined_states
 
 Pool = Literal["first", "last", "mean"]
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -41,19 +43,6 @@ ACTIVATIONS = {
 MOST_SIZE = 10**7
 MOST_DEPTH = 200
 TOGETHER = 64  # sequences whose states are computed at a time
-
-
-class LayerStates(NamedTuple):
-    """What one attention layer sees and asks, for probing: `q = h W_Q^T + b_Q` and `k = h W_K^T + b_K` of each head."""
-
-    layer: int  # from 0
-    h: np.ndarray  # (n, T, d) hidden states that enter attention
-    q: np.ndarray  # (n, heads, T, d_h) queries; the logits of a head are q k^T / sqrt(d_h)
-    k: np.ndarray  # (n, heads, T, d_h) keys
-    W_Q: np.ndarray  # (heads, d_h, d)
-    W_K: np.ndarray  # (heads, d_h, d)
-    b_Q: np.ndarray  # (heads, d_h)
-    b_K: np.ndarray  # (heads, d_h)
 
 
 class TextTransformer(Model[Sequences]):
@@ -379,21 +368,23 @@ class TextTransformer(Model[Sequences]):
             few = problem._replace(**{name: array[begin : begin + size] for name, array in rows.items()})
             parts.append((begin, jax.tree.map(np.asarray, _states(self.compiled_as(), chosen, typed, few))))
         every = self.whole(checked)
-        return [self._layer_states(every, layer, i, parts, data.n) for i, layer in enumerate(chosen)]
+        joined = [joined_states(place, parts, data.n) for place in range(len(chosen))]
+        return [LayerStates.of(every, layer, self.heads, *states) for layer, states in zip(chosen, joined, strict=True)]
 
-    def _layer_states(self, every: Weights, layer: int, place: int, parts: list[Any], n: int) -> LayerStates:
-        """States of one layer of all texts, put together."""
-        joined = []
-        for which in range(3):
-            first = parts[0][1][place][which]
-            whole_array_ = np.empty((n, *first.shape[1:]), first.dtype)
-            for begin, part in parts:
-                whole_array_[begin : begin + len(part[place][which])] = part[place][which]
-            joined.append(whole_array_)
-        h, q, k = joined
-        W_Q, W_K = (every[f"layer{layer}_{name}"].reshape(self.heads, self.width, self.dim) for name in ("Q", "K"))
-        b_Q, b_K = (every[f"layer{layer}_{name}_b"].reshape(self.heads, self.width) for name in ("Q", "K"))
-        return LayerStates(layer, h, q, k, *(np.asarray(one, h.dtype) for one in (W_Q, W_K, b_Q, b_K)))
+    def heads_as_tokens(self, data: Sequences, weights: GivenWeights) -> list[HeadTokens]:
+        """Every head of every layer, of those that work, on the states that enter its layer.
+
+        Labels are 1 and scores 0, as no token of a layer inside has any: selections and margins can be asked for, local
+        optimality cannot.
+        """
+        works = self._works()
+        heads = []
+        for states in self.states(data, weights):
+            tokens = self_attention_tokens(states.h, data.mask, causal=self.causal)
+            for head in np.flatnonzero(works[states.layer]):
+                W = head_matrix(states.W_Q[head], states.W_K[head], states.b_Q[head], self.width**-0.5)
+                heads.append(HeadTokens(f"layer {states.layer} head {head}", tokens, W, states.layer, int(head)))
+        return heads
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import jax
@@ -17,14 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attnlab.checks import flag, instance, number, one_of, whole
+from attnlab.checks import flag, instance, no_batch, number, one_of, whole
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
+from attnlab.models.headtokens import HeadTokens, head_matrix, self_attention_tokens
 from attnlab.models.layers import dropped, layer_norm, saturating_softmax
 from attnlab.models.model import Model, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
-from attnlab.models.problem import Example
-from attnlab.models.scaled import Params, Value
+from attnlab.models.precision import in_float64
+from attnlab.models.problem import Example, Problem
+from attnlab.models.scaled import GivenWeights, Params, Value
 
 Pool = Literal["cls", "mean"]
 Scaling = Literal["sqrt", "linear"]
@@ -207,16 +210,27 @@ class VisionTransformer(Model[Sequences]):
 
     def output(self, weights: Params, example: Example) -> Array:
         """The logits of one image, (classes,), or one number."""
-        tokens, visible = self._embedded(weights, example)
-        for block in range(1, self.depth + 1):
-            prefix = f"block{block}_"
-            own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
-            own["tau0"] = self._tau0(own, example)
-            tokens = self._block(own, tokens, visible, example.key, block)
+        tokens, visible, _ = self._run(weights, example)
         seen = tokens[0] if self.pool == "cls" else _mean(tokens, visible)
         if self.norm:
             seen = layer_norm(seen, weights["head_gain"], weights["head_shift"])
         return jnp.asarray(weights["head_W"]) @ seen + weights["head_b"]
+
+    def _run(self, weights: Params, example: Example) -> tuple[Array, Array | None, list[Array]]:
+        """Tokens (T, dim) after all blocks, which of them are there, and what enters the attention of each block."""
+        tokens, visible = self._embedded(weights, example)
+        entering = []
+        for block in range(1, self.depth + 1):
+            prefix = f"block{block}_"
+            own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+            own["tau0"] = self._tau0(own, example)
+            entering.append(self._normed(own, tokens))
+            tokens = self._block(own, tokens, visible, example.key, block)
+        return tokens, visible, entering
+
+    def _normed(self, own: Params, tokens: Array) -> Array:
+        """What enters attention."""
+        return layer_norm(tokens, own["gain"], own["shift"]) if self.norm else tokens
 
     def _tau0(self, weights: Params, example: Example) -> Value:
         """The scale inside the softmax of a block: learned, or that of the scaling."""
@@ -241,8 +255,7 @@ class VisionTransformer(Model[Sequences]):
 
     def _block(self, weights: Params, tokens: Array, visible: Array | None, key: Array | None, block: int) -> Array:
         """Tokens (T, dim) after attention and MLP."""
-        normed = layer_norm(tokens, weights["gain"], weights["shift"]) if self.norm else tokens
-        attended = self._attended(weights, normed, visible, key, block)
+        attended = self._attended(weights, self._normed(weights, tokens), visible, key, block)
         tokens = tokens + self._dropped(attended, key, 10 * block)
         if not self.mlp:
             return tokens
@@ -273,6 +286,31 @@ class VisionTransformer(Model[Sequences]):
             added = jnp.einsum("htk,ehk->te", jnp.einsum("hts,hsk->htk", attention, values), out)
         return added + weights["O_b"]
 
+    @in_float64
+    def heads_as_tokens(self, data: Sequences, weights: GivenWeights) -> list[HeadTokens]:
+        """Every head of every block, on the states that enter it, the class token among them.
+
+        Labels are 1 and scores 0, as no token of a block inside has any: selections and margins can be asked for, local
+        optimality cannot.
+        """
+        patches = self.accepts(data)
+        no_batch("data", patches)
+        checked = self.check(patches, weights)
+        problem = self.problem(patches, checked)
+        there = patches.mask
+        if there is not None and self.pool == "cls":
+            there = np.concatenate([np.ones((patches.n, 1), dtype=bool), there], axis=1)
+        heads = []
+        for layer, h in enumerate(_entering(self.compiled_as(), checked, problem)):
+            tokens = self_attention_tokens(np.asarray(h), there, others_only=self.locality)
+            own = f"block{layer + 1}_"
+            W_Q, W_K = (checked[f"{own}{name}"].reshape(self.heads, self.width, self.dim) for name in ("Q", "K"))
+            scale = float(np.exp(checked[f"{own}log_tau"])) if self.locality else self.tau0
+            for head in range(self.heads):
+                W = head_matrix(W_Q[head], W_K[head], None, scale)
+                heads.append(HeadTokens(f"block {layer + 1} head {head}", tokens, W, layer, head))
+        return heads
+
     def _masked(self, logits: Array, visible: Array | None) -> Array:
         """Logits (heads, T, T) with -inf where a token is not to be seen."""
         if self.locality:
@@ -281,6 +319,13 @@ class VisionTransformer(Model[Sequences]):
 
     def _dropped(self, values: Array, key: Array | None, place: int) -> Array:
         return dropped(values, self.dropout, key, place)
+
+
+@partial(jax.jit, static_argnums=0)
+def _entering(model: VisionTransformer, weights: Params, problem: Problem) -> list[Array]:
+    """What enters the attention of each block, (n, T, dim), of all images."""
+    examples, axes = problem.examples()
+    return jax.vmap(lambda w, example: model._run(w, example)[2], (None, axes))(weights, examples)
 
 
 def shifted_patches(patches: Array, grid: tuple[int, int], side: int, channels: int) -> Array:

@@ -12,8 +12,9 @@ from attnlab.checks import instance, no_batch
 from attnlab.data.directions import misalignment
 from attnlab.data.tokens import Array
 from attnlab.models.attention import Attention
+from attnlab.models.headtokens import HeadTokens
 from attnlab.models.losses import LossLike, as_loss
-from attnlab.models.model import Data, HeadTokens, Model
+from attnlab.models.model import Data, Model
 from attnlab.models.precision import in_float64
 from attnlab.models.scaled import GivenWeights, total_log_norm
 from attnlab.reports.report import Fact, Report, Section

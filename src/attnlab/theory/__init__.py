@@ -14,7 +14,7 @@ What all of them share, and the names of the first two papers, are here:
 | `Check` | one thing that is asked, what there is, what is wanted; what every check comes back as |
 | `is_locally_optimal`, `locally_optimal_selections` | can descent settle on this selection, and on which? |
 | `support_indices` | the tokens that hold the margin |
-| `assumption_b1`, `assumption_b1_proxy`, `assumption_b2`, `assumption_c`, `assumption_d` | do they hold here? |
+| `assumption_b1`, `assumption_b1_proxy`, `assumption_b2`, `assumption_c`, `_d`, `_e` | do they hold here? |
 | `interpolation_room` | how far constraints are from being tight all at once |
 | `local_cone`, `in_cone` | the neighbourhood of a max-margin direction that descent does not leave |
 | `barrier`, `in_barrier_cone`, `default_eps`, `score_sides` | the cone of the local regularization path |
@@ -43,6 +43,7 @@ from attnlab.theory.rates.orthogonality import (
     assumption_2 as assumption_2,
     initialization as initialization,
 )
+from attnlab.theory.svm.assumption_e import assumption_e as assumption_e
 from attnlab.theory.svm.assumptions import (
     assumption_b1 as assumption_b1,
     assumption_b1_proxy as assumption_b1_proxy,

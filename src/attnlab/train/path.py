@@ -1,6 +1,6 @@
 """`regularization_path`: the least loss over growing balls of weights.
 
-    W-RP     W(R)   = argmin of L(W)      over |W|_F <= R
+    W-RP     W(R)   = argmin of L(W)      over |W|_F <= R, or over the ball of any other norm
     KQ-RP    K,Q(R) = argmin of L(K Q^T)  over |K|^2 + |Q|^2 <= 2R, that is over |W|_* <= R of rank <= m
     local RP the same over cone_eps(selected)
 
@@ -16,9 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, cast
 
 import jax
 import numpy as np
@@ -32,30 +30,20 @@ from attnlab.models.attention import Attention
 from attnlab.models.heads import HeadLike, as_head
 from attnlab.models.losses import LossLike, as_loss
 from attnlab.models.model import Data, Model, Shapes
-from attnlab.models.powers import exponent, lowered
 from attnlab.models.precision import in_float64
-from attnlab.models.problem import Objective
-from attnlab.models.scaled import GivenWeights, Tree, Value
-from attnlab.train.blocks import in_blocks
+from attnlab.models.scaled import GivenWeights
+from attnlab.train.normball import MatrixNorm, NormBall
 from attnlab.train.options import the_model
 from attnlab.train.pathresult import PathProgress, PathStatus, RegularizationPath
 from attnlab.train.pathstart import Starts, check_lengths, check_radii, check_toward, cone_of, sizes, weights_toward
-from attnlab.train.sphere import Cone, Lowest, Measure, Region, lowest, unpack
+from attnlab.train.pathwalk import SOLVED, Solutions, Stage, Walk
+from attnlab.train.sphere import Measure, unpack
 
-TOLERANCE = 1e-10  # of the residual, at which a search ends
-EVALUATIONS = 5000  # of one search
-FLOOR = 1.0  # with `toward`, a search also ends where the gradient of the log excess is below TOLERANCE times this
-# A residual up to this is a minimum; the direction is then right to about 1e-6 of the condition number.
-SOLVED = 1e-6
 # Inside the cone by no more than this share of eps is at its edge.
 EDGE = 1e-3
 # A W whose nuclear norm is below the radius by more than this share of it is inside the ball.
 ROOM = 1e-6
 NUMBERS_PER_WEIGHT = 60  # that a search keeps: twice its memory of 20 steps, and the rest
-# A ball search begins this far inside the sphere.
-INSIDE = 0.99
-
-Solutions: TypeAlias = Lowest[np.ndarray]  # of all trials, and of all searches or radii
 
 
 @in_float64
@@ -65,7 +53,7 @@ def regularization_path(
     *,
     radii: Sequence[float] | np.ndarray = (1, 3, 10, 30, 100),
     model: Model | None = None,
-    norm: Literal["frobenius", "nuclear"] = "frobenius",
+    norm: Literal["frobenius", "nuclear"] | MatrixNorm = "frobenius",
     loss: LossLike | None = None,
     head: HeadLike | None = None,
     measure: Measure | None = None,
@@ -85,7 +73,8 @@ def regularization_path(
         radii: increasing, above 0. Without `toward` they are radii themselves.
         model: any `al.Model`, whose weights together stay in the ball; `toward` are then weights by name. None for one
             attention layer, to which `norm`, `head`, `m`, `selected` and `cone` belong.
-        norm: "frobenius" bounds |W|_F; "nuclear" bounds (|K|^2 + |Q|^2) / 2 with W = K Q^T.
+        norm: "frobenius" bounds |W|_F; "nuclear" bounds (|K|^2 + |Q|^2) / 2 with W = K Q^T; a norm of
+            `attnlab.svm.norms`, or one of your own, bounds that of W. Such a path is slower, and has no cone.
         loss, head: as in `al.descend`.
         measure: what is minimised: "log excess" over the best tokens (the default for the linear head), exact however
             small it is; or "loss" (the default for other heads, which may prefer mixtures of tokens to any one token).
@@ -107,12 +96,16 @@ def regularization_path(
     ([[1.0, 0.0], [0.0, 0.0]], np.True_)
     """
     began = time.perf_counter()
-    one_of("norm", norm, ("frobenius", "nuclear"))
+    ball = None if isinstance(norm, str) else NormBall.of(norm)
+    if ball is None:
+        one_of("norm", norm, ("frobenius", "nuclear"))
+    called = cast(str, norm) if ball is None else ball.norm.name
+    _check_ball(ball, model, selected)
     if on_step is not None and not callable(on_step):
         raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `PathProgress`."))
     if measure is not None:
         one_of("measure", measure, ("log excess", "loss"))
-    searched = _model(model, norm, head, m)
+    searched = _model(model, "frobenius" if ball is not None else called, head, m)
     data = searched.accepts(tokens, "tokens")
     searched.check_trainable(data)
     restarts, seed = whole("restarts", restarts, 0), whole("seed", seed, 0)
@@ -124,7 +117,7 @@ def regularization_path(
         axis = check_toward(cast(ArrayLike | None, toward), cast(Tokens, data))
     else:
         axis = weights_toward(toward, searched, data, blank)
-    unit_radius = np.ones(data.trials or 1) if axis is None else sizes(axis, norm)
+    unit_radius = np.ones(data.trials or 1) if axis is None else sizes(axis, called, ball)
     check_lengths(multiples, unit_radius)
     lead = 0 if data.trials is None else 1
     frozen = prepared.objective.frozen
@@ -140,10 +133,11 @@ def regularization_path(
         problem, around = cone_of(cast(Tokens, data), problem, as_head(head or "linear"), selected, cone, axis)
     elif cone is not None:
         raise InputError(message("`cone` is given without `selected`, the tokens that it belongs to."))
-    walk = _Walk(
+    walk = Walk(
         objective=prepared.objective,
         measure=measure or ("log excess" if searched.floor_is_known else "loss"),
-        norm=norm,
+        norm=called,
+        ball=ball,
         shapes=shapes,
         problem=problem,
         fixed=fixed,
@@ -153,7 +147,7 @@ def regularization_path(
             model=searched, problem=problem, shapes=shapes, toward=axis, cone=around, restarts=restarts, seed=seed
         ),
     )
-    stages: list[_Stage] = []
+    stages: list[Stage] = []
     for k, multiple in enumerate(multiples):
         stages.append(walk.stage(k, multiple * unit_radius, stages[-1] if stages else None))
         if on_step is not None:
@@ -164,7 +158,7 @@ def regularization_path(
 def _model(model: Model | None, norm: str, head: HeadLike | None, m: int | None) -> Model:
     """The model, or the layer that the options are short for."""
     if norm == "frobenius" and m is not None:
-        raise InputError(message("`m` is the width of K and Q; there is none with norm='frobenius'."))
+        raise InputError(message("`m` is the width of K and Q; there is none with norm='nuclear' alone."))
     if model is None:
         width = None if m is None else whole("m", m)
         layer = Attention("W" if norm == "frobenius" else "KQ", "linear" if head is None else head, width)
@@ -173,6 +167,15 @@ def _model(model: Model | None, norm: str, head: HeadLike | None, m: int | None)
         name = "norm" if norm == "nuclear" else "head"
         raise InputError(message(f"`{name}` is for one attention layer; a `model` says itself what is trained."))
     return the_model(model, {}).directly()
+
+
+def _check_ball(ball: NormBall | None, model: Model | None, selected: ArrayLike | None) -> None:
+    """Refuse what goes with the two norms that have searches of their own only."""
+    if ball is None:
+        return
+    for name, given in (("model", model), ("selected", selected)):
+        if given is not None:
+            raise InputError(message(f"`{name}` is not for `norm` {ball.norm.name!r}.", "norm='frobenius'"))
 
 
 def _blank(model: Model, data: Data, seed: int) -> dict[str, Array]:
@@ -190,117 +193,9 @@ def _check_room(data: Data, shapes: Shapes, restarts: int) -> None:
     enough_memory(NUMBERS_PER_WEIGHT * searches * size, f"{searches:.0f} searches", "fewer `restarts`")
 
 
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """One radius of all trials: the best of the searches, (trials, ...), and the value of each."""
-
-    best: Solutions
-    ends: Array  # (trials, starts)
-    winner: NDArray[np.intp]
-    inside: NDArray[np.bool_]  # is the minimum inside the ball?
-
-
-@dataclass(eq=False)
-class _Walk:
-    """The searches of all trials and starts, radius by radius."""
-
-    objective: Objective
-    measure: Measure
-    norm: str
-    shapes: Shapes
-    problem: Tree
-    fixed: dict[str, Array]  # parameters that are not trained
-    weights: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]  # of parameters
-    cone: Cone | None
-    starts: Starts
-    compiled: frozenset[str] = frozenset()
-
-    def stage(self, number: int, radius: Array, before: _Stage | None) -> _Stage:
-        """Solve at one radius per trial."""
-        # |K|^2 + |Q|^2 = 2R
-        length = radius if self.norm == "frobenius" else np.sqrt(2.0 * radius)
-        points = self.starts.at(number, None if before is None else before.best.weights)
-        trials, searches = points.shape[:2]
-        # Where attention has settled on worse tokens the gradient is exponentially small. A search can follow it out
-        # of there, slowly; that is worth it only where no search starts in the right place.
-        guided = self.measure == "log excess" and self.starts.toward is not None
-        lanes = self._search("sphere", points, length, FLOOR if guided else 0.0)
-        value = np.where(np.isfinite(lanes.value), lanes.value, np.inf)
-        winner = value.argmin(1)
-        best = Lowest(*(part[np.arange(trials), winner] for part in lanes))
-        best = best._replace(value=value.min(1), evaluations=lanes.evaluations.sum(1))
-        rough = np.isfinite(best.value) & (best.residual > TOLERANCE)
-        if rough.any():
-            best = self._refined(best, rough, searches, length)
-        inward = best.radial > 0
-        if before is not None:
-            inward |= before.best.value < best.value  # the smaller ball did better
-        inward &= np.isfinite(best.value) & (self.cone is None)
-        inside = np.zeros(trials, dtype=bool)
-        if inward.any():
-            candidates = INSIDE * best.weights[:, None]
-            if before is not None:  # what was inside a smaller ball is inside this one
-                candidates = np.concatenate([candidates, before.best.weights[:, None]], axis=1)
-            balls = self._search("ball", candidates, length, 0.0)
-            at = np.where(np.isfinite(balls.value), balls.value, np.inf).argmin(1)
-            ball = Lowest(*(part[np.arange(trials), at] for part in balls))
-            inside = inward & (ball.value < best.value) & (ball.residual <= SOLVED)
-            ball = ball._replace(radial=best.radial, evaluations=best.evaluations + balls.evaluations.sum(1))
-            best = _pick(inside, ball, best)
-        return _Stage(best, value, winner, inside)
-
-    def _refined(self, best: Solutions, rough: NDArray[np.bool_], searches: int, length: Array) -> Solutions:
-        """`best` with those trials that are `rough` searched on, to the strict tolerance."""
-        # As many lanes as before, all alike: the program is compiled already.
-        lanes = self._search("sphere", np.repeat(best.weights[:, None], searches, axis=1), length, 0.0)
-        fine = Lowest(*(part[:, 0] for part in lanes))
-        fine = fine._replace(evaluations=best.evaluations + fine.evaluations)
-        better = rough & (fine.residual < best.residual)
-        return _pick(better, fine, best)
-
-    def _search(self, region: Region, points: Array, length: Array, floor: float) -> Solutions:
-        """All searches of all trials, in one compiled program; (trials, searches, ...)."""
-        trials, searches, _ = points.shape
-
-        def per_lane(a: Value) -> Array:
-            return np.repeat(np.asarray(a), searches, axis=0)
-
-        program = partial(
-            lowest,
-            objective=self.objective,
-            measure=self.measure,
-            shapes=self.shapes,
-            region=region,
-            tolerance=TOLERANCE,
-            evaluations=EVALUATIONS,
-        )
-        # A search on the sphere sees the direction of its start; squares of a start of 1e-200 would underflow.
-        points = points if region == "ball" else lowered(points, exponent(points, (-1,)), 1)
-        lanes = (
-            *jax.tree.map(per_lane, (self.problem, self.fixed, self.cone)),
-            points.reshape(trials * searches, -1),
-            per_lane(length),
-            np.full(trials * searches, floor),
-        )
-        ends = in_blocks(program, lanes, compiled=region in self.compiled)
-        self.compiled |= {region}
-        return Lowest(*(part.reshape(trials, searches, *part.shape[1:]) for part in ends))
-
-    def slack(self, W: Array) -> Array | None:
-        """By how much W, (trials, m, d, d), is inside the cone."""
-        if self.cone is None:
-            return None
-        return np.stack([self.starts.shield(W[:, k]) for k in range(W.shape[1])], axis=1) - self.cone.eps[:, None]
-
-
-def _pick(which: NDArray[np.bool_], one: Solutions, other: Solutions) -> Solutions:
-    """Of the trials in `which` the one, of the others the other."""
-    return jax.tree.map(lambda a, b: np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b), one, other)
-
-
 def _path(
-    stages: list[_Stage],
-    walk: _Walk,
+    stages: list[Stage],
+    walk: Walk,
     data: Data,
     multiples: Array,
     unit_radius: Array,
@@ -316,7 +211,7 @@ def _path(
     if axis is None or axis.ndim == 3:
         W = _matrices(named, W)
     residual = best.residual
-    if walk.norm == "nuclear":
+    if walk.factored:
         # Unbalanced K and Q on the sphere make any W inside the nuclear ball; the whole gradient vanishes there.
         spent = sizes(np.where(lost[..., None, None], 1.0, W).reshape(-1, *W.shape[-2:]), walk.norm).reshape(lost.shape)
         slackened = ~lost & ~inside & (spent < (1.0 - ROOM) * multiples * unit_radius[:, None])
@@ -354,7 +249,7 @@ def _path(
     )
 
 
-def _weights(vectors: Array, walk: _Walk) -> dict[str, Array]:
+def _weights(vectors: Array, walk: Walk) -> dict[str, Array]:
     """The weights at parameters (trials, m, size), by name."""
     params = unpack(vectors, walk.shapes)
     at_radius = []

@@ -42,12 +42,13 @@ class RegularizationPath(Trained):
 
     Attributes:
         multiples: the radii as they were asked for, (m,).
-        radii: R, (..., m): the bound on |W|_F, or on |W|_* = (|K|^2 + |Q|^2) / 2.
+        radii: R, (..., m): the bound on |W|_F, on |W|_* = (|K|^2 + |Q|^2) / 2, or on another norm of W.
         weights: by name, each (..., m, ...); NaN where nothing was found. `W`, `K`, `Q` are those of one layer.
         value: the measure there, (..., m); inf where nothing was found.
         measure: "log excess", relative to the best tokens or to `selected`; or "loss".
         residual: how far the first-order condition is from being met, (..., m): on the sphere |tangential gradient| /
-            |gradient|; inside the ball |gradient| R, in units of the measure.
+            |gradient|; inside the ball |gradient| R, in units of the measure. With a norm of `attnlab.svm.norms`
+            1 - <-gradient, W> / (R dual(gradient)) on its sphere, and dual(gradient) R inside.
         radial: derivative of the measure by log R at the solution on the sphere, (..., m).
         starts: names of the searches.
         found: the value each search ended at, (..., m, starts).
@@ -58,7 +59,7 @@ class RegularizationPath(Trained):
         slack: by how much W is inside the cone, (..., m): barrier less eps; None without a cone.
         eps: of the cone, (...), or None.
         status: a `PathStatus` per radius, (..., m).
-        norm: "frobenius" or "nuclear".
+        norm: the name of the norm.
         seconds: how long it took.
     """
 

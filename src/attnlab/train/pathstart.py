@@ -18,6 +18,7 @@ from attnlab.models.heads import Head
 from attnlab.models.layer_problem import LayerProblem
 from attnlab.models.model import Data, Model, Shapes, Weights, unit_rows
 from attnlab.models.scaled import GivenWeights, Tree
+from attnlab.train.normball import NormBall
 from attnlab.train.sphere import Cone, shield
 
 # Keeps the stream of these draws apart from those of the data and of the initial weights of a run.
@@ -81,12 +82,14 @@ def check_lengths(multiples: Array, unit_radius: Array) -> None:
         raise InputError(message(f"`radii` times the norm of `toward` is {extent}", hint))
 
 
-def sizes(W: Array, norm: str) -> Array:
-    """The Frobenius or nuclear norm of each matrix, or the length of each vector, safe at any scale."""
+def sizes(W: Array, norm: str, ball: NormBall | None = None) -> Array:
+    """The Frobenius or nuclear norm of each matrix, or that of a ball, or the length of each vector; at any scale."""
     if W.ndim == 2:
         return lengths(W)
     top = np.abs(W).max(axis=(-2, -1))
     unit = W / np.where(top > 0, top, 1.0)[:, None, None]
+    if ball is not None:
+        return top * np.array([ball.size(one) for one in unit])
     with np.errstate(over="ignore"):  # of a W near the end of floats; its radius is refused
         return top * np.linalg.norm(unit, ord="fro" if norm == "frobenius" else "nuc", axis=(-2, -1))
 

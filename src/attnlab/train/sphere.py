@@ -85,7 +85,7 @@ def shield(xp: ModuleType, logits: Value, cone: Cone, size: Value | float) -> An
     return xp.min(lead, axis=(-2, -1)) / size
 
 
-def _measured(
+def measured(
     objective: Objective,
     measure: Measure,
     shapes: Shapes,
@@ -139,7 +139,7 @@ def lowest(
         problem: Tree, fixed: Params, cone: Cone | None, start: Array, radius: Array, floor: Array
     ) -> Lowest[Array]:
         def at(vector: Array) -> tuple[Array, Array]:
-            return _measured(objective, measure, shapes, problem, fixed, cone, vector, jnp.log(radius))
+            return measured(objective, measure, shapes, problem, fixed, cone, vector, jnp.log(radius))
 
         def on_sphere(u: Array) -> tuple[Array, Array, Array]:
             length = jnp.sqrt(u @ u)
