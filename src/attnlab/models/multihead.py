@@ -38,7 +38,6 @@ class HeadsCompared(NamedTuple):
     """What the records of a trial compare with."""
 
     relevant: np.ndarray | None  # (n, T) tokens whose attention is recorded
-    test: Problem | None  # of other sequences
 
 
 class MultiHead(Model[Tokens]):
@@ -278,14 +277,14 @@ class MultiHead(Model[Tokens]):
     def compared(
         self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
     ) -> HeadsCompared:
-        """Tokens to follow, a mask (n, T), and test sequences."""
+        """Tokens to follow, a mask (n, T)."""
         relevant = None
         if track is not None:
             wanted = f"a mask of shape {data.x.shape[:-1]}, True at the tokens to follow"
             relevant = boolean_array("track", track, wanted)
             if relevant.shape != data.x.shape[:-1]:
                 raise InputError(message(f"`track` has shape {relevant.shape}; wanted {wanted}."))
-        return HeadsCompared(relevant, self.test_problem(data, prepared.objective.loss, start, test))
+        return HeadsCompared(relevant)
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
         """Weights of one head, or of every group, to compare with."""
