@@ -44,7 +44,7 @@ def data_of(model):
 BY_BATCHES = [pytest.param(name, 2, marks=[] if name == "coordinates" else pytest.mark.slow) for name in MODELS]
 
 
-@pytest.mark.parametrize("name, batch", [*[(name, None) for name in MODELS], *BY_BATCHES])
+@pytest.mark.parametrize(("name", "batch"), [*[(name, None) for name in MODELS], *BY_BATCHES])
 def test_records_are_what_the_model_says_of_the_test_data(name, batch):
     model = MODELS[name]
     train, test = data_of(model)
@@ -74,7 +74,7 @@ def test_trials_have_test_data_of_their_own(model):
         al.descend(TRIALS, al.ngd(0.1), model=model, test=TEST, steps=2)
 
 
-@pytest.mark.parametrize("train_power, test_power", [(0, 600), (600, 0), (-400, 500)])
+@pytest.mark.parametrize(("train_power", "test_power"), [(0, 600), (600, 0), (-400, 500)])
 def test_data_of_any_scale_beside_data_of_any_other(train_power, test_power):
     """Powers of two are taken out of each by itself."""
 
@@ -105,7 +105,7 @@ def test_losses_are_averaged_over_the_test_data(loss):
 
 
 def test_what_does_not_fit_is_said_of_test():
-    with pytest.raises(InputError, match="`test` is .*wanted data with the T, d"):
+    with pytest.raises(InputError, match=r"`test` is .*wanted data with the T, d"):
         al.descend(TRAIN, al.gd(0.1), test=al.data.sphere(n=3, T=3, d=5, seed=0), steps=2)
     with pytest.raises(InputError, match="`test`"):
         al.descend(TRAIN, al.gd(0.1), test=OTHERS, steps=2)

@@ -268,7 +268,7 @@ class Objective:
         return self.model.records(self, seen)
 
     def test_records(self, weights: Params, problem: Problem, portion: int | None) -> Params:
-        """What is recorded of test examples, which this objective was prepared for; no more than `portion` at a time."""
+        """What is recorded of test examples, no more than `portion` at a time; the objective is prepared for them."""
         outputs = self._outputs(weights, problem, portion)
         return self.model.test_records(self.loss, outputs, problem.y)
 
