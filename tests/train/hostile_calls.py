@@ -130,7 +130,7 @@ CALLS = {
         ("data", "weights", "direction", "of"),
     ),
     "Encoder": (al.models.Encoder, {"width": 4}, (
-        "width", "scaling", "init", "pool", "hidden_scale", "attention_kind", "residual", "depth", "tied",
+        "width", "scaling", "init", "pool", "hidden_scale", "attention_kind", "residual", "depth", "tied", "feed_forward",
         "parameterization",
     )),
     "FullyConnected": (al.models.FullyConnected, {"width": 4}, ("width", "layers", "init", "parameterization")),

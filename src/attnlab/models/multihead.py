@@ -8,8 +8,8 @@ Heads that start equal stay equal under every step rule. They are kept once, as 
 `H^(-1/2) sum_g c_g F_g`, and the gradient of each head of a group is that of the output in F_g without its count. A
 million heads that start at zero cost as much as one.
 
-Narrow heads share one decoder U and have factors in place of U_h and W_h: `W_h = W_Qh W_Kh^T`, `U_h = U (W_Vh W_Oh)^T`, so
-that F is `<U, softmax(x W_Q W_K^T x^T) x W_V W_O>`. What is said of whole heads holds of these products.
+Narrow heads share one decoder U and have factors in place of U_h and W_h: `W_h = W_Qh W_Kh^T`, `U_h = U (W_Vh W_Oh)^T`,
+so that F is `<U, softmax(x W_Q W_K^T x^T) x W_V W_O>`. What is said of whole heads holds of these products.
 """
 
 from __future__ import annotations
