@@ -130,8 +130,8 @@ CALLS = {
         ("data", "weights", "direction", "of"),
     ),
     "Encoder": (al.models.Encoder, {"width": 4}, (
-        "width", "scaling", "init", "pool", "hidden_scale", "attention_kind", "residual", "depth", "tied", "feed_forward",
-        "parameterization",
+        "width", "scaling", "init", "pool", "hidden_scale", "attention_kind", "residual", "depth", "tied",
+        "parameterization", "feed_forward",
     )),
     "FullyConnected": (al.models.FullyConnected, {"width": 4}, ("width", "layers", "init", "parameterization")),
     "Encoder.initial": (MODEL.initial, {"data": SEQUENCES}, ("data", "seed")),

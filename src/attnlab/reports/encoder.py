@@ -32,6 +32,7 @@ from attnlab.theory.encoder.assumptions import (
     assumption_2,
     assumption_3,
     assumption_4,
+    settings_outside,
 )
 from attnlab.theory.encoder.constants import Constants
 from attnlab.theory.encoder.forward import forward
@@ -41,14 +42,6 @@ from attnlab.theory.tangent import ntk_eigenvalues
 
 # The rate of Eq. (4) is 1 - RATE step alpha^2.
 RATE = 0.5
-# What the theorems are about.
-USUAL = {
-    "depth": 1,
-    "attention_kind": "softmax",
-    "tied": False,
-    "parameterization": "standard",
-    "feed_forward": "identity",
-}
 # Entries of tokens up to which no constant overflows.
 LONGEST = 1e20
 
@@ -309,7 +302,8 @@ def encoder_report(
     """
     data = Sequences.of(data, "data")
     no_batch("data", data)
-    outside = _outside(model)
+    others = "al.theory.ntk and al.theory.hessian_norm take any model"
+    outside = settings_outside(instance("model", model, Encoder, "al.models.Encoder", others))
     one_of("loss", loss, tuple(REDUCTIONS))
     if step is not None:
         step = positive("step", step)
@@ -367,14 +361,6 @@ def _report(
         outside=outside,
         misfit=misfit if constants is None else constants.start_distance,
     )
-
-
-def _outside(model: object) -> tuple[str, ...]:
-    """Settings that no theorem is about."""
-    others = "al.theory.ntk and al.theory.hessian_norm take any model"
-    encoder = instance("model", model, Encoder, "al.models.Encoder", others)
-    given = {name: getattr(encoder, name) for name in USUAL}
-    return tuple(f"{name} = {value!r}" for name, value in given.items() if value != USUAL[name])
 
 
 def _widths(data: Sequences, model: Encoder, C_x: float, lambda0: float) -> dict[str, RequiredWidth]:
