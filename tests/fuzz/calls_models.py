@@ -146,6 +146,8 @@ row(
         "counts": lambda src: src.choose(
             (None, [1, 1], [2], [0, 2], [], "a", 3, [np.nan, 1], [1e300], [[1, 1]], [-1, 3])
         ),
+        "normalization": optional(number),
+        "head_width": choice(None, 1, 2, "d/H"),
     },
 )
 row(
@@ -160,6 +162,7 @@ row(
         "depth": small,
         "attention_kind": choice("softmax", "relu", "uniform"),
         "residual": choice(None, "identity", "projected"),
+        "feed_forward": choice("identity", "trained"),
         "parameterization": choice("standard", "ntk"),
     },
 )

@@ -220,7 +220,7 @@ PROTOCOL = {
     "start",
     "tangent_kernel",
     "targets",
-    "test_problem",
+    "tested",
     "test_records",
     "unchecked_forward",
     "view",

@@ -224,7 +224,6 @@ def test_an_exact_fit_has_no_gradient():
         (lambda: Encoder(3, pool="max"), "`pool` is 'max'"),
         (lambda: Encoder(3, attention_kind="hard"), "`attention_kind` is 'hard'"),
         (lambda: Encoder(3, residual="gated"), "`residual` is 'gated'"),
-        (lambda: Encoder(3, residual="projected", depth=2), "`residual` is 'projected' with `depth` = 2"),
         (lambda: Encoder(3, parameterization="mup"), "`parameterization` is 'mup'"),
         (lambda: Encoder(3, residual="identity").sizes(2, 4), "width 3 and tokens of dimension 4"),
         (lambda: FullyConnected(3, layers=4), "`layers` is 4"),

@@ -119,7 +119,7 @@ CALLS = {
     "joint_separate": (al.joint_separate, {"step": 0.1}, ("step", "cap")),
     "joint_total": (al.joint_total, {"step": 0.1}, ("step", "cap")),
     "scale_free": (al.optim.scale_free, {"rule": optax.sign_sgd(0.1)}, ("rule",)),
-    "MultiHead": (al.models.MultiHead, {"heads": 2}, ("heads", "decoder", "counts")),
+    "MultiHead": (al.models.MultiHead, {"heads": 2}, ("heads", "decoder", "counts", "normalization", "head_width")),
     "MultiHead.outputs": (HEADS.outputs, {"data": BASE, "weights": HEADED}, ("data", "weights")),
     "MultiHead.loss": (HEADS.loss, {"data": BASE, "weights": HEADED}, ("data", "weights", "loss")),
     "MultiHead.gradient": (HEADS.gradient, {"data": BASE, "weights": HEADED}, ("data", "weights", "loss")),
@@ -131,7 +131,7 @@ CALLS = {
     ),
     "Encoder": (al.models.Encoder, {"width": 4}, (
         "width", "scaling", "init", "pool", "hidden_scale", "attention_kind", "residual", "depth", "tied",
-        "parameterization",
+        "parameterization", "feed_forward",
     )),
     "FullyConnected": (al.models.FullyConnected, {"width": 4}, ("width", "layers", "init", "parameterization")),
     "Encoder.initial": (MODEL.initial, {"data": SEQUENCES}, ("data", "seed")),

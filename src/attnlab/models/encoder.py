@@ -42,8 +42,10 @@ class Encoder(Network):
         hidden_scale: tau1, where it is not to follow from `init`.
         attention_kind: "softmax"; "relu" in its place; or "uniform", B = 1/T, the limit of scaling "linear".
         residual: None; "identity" adds X before the relu, which needs m = d; "projected" adds X S with a fixed random S
-            (d, m) of variance 1 / d, kept among the weights.
+            (d, m) of variance 1 / d, kept among the weights. Block l > 1 adds the hidden tokens that it attends to.
         depth: blocks. Block l > 1 attends to the hidden tokens of the one before, with weights W_Q2 (m, m) and so on.
+        feed_forward: "identity" is the W_H = 1 of the theory; "trained" has a matrix W_H (m, m) in every block, between
+            attention and relu, which starts with variance 1 / m (2 / m for "he").
         tied: W_K = W_Q, which keeps attention from becoming uniform under scaling "linear".
         parameterization: "ntk" trains each matrix divided by the root of its number of columns.
         kink_width: over so much of its argument relu is rounded, `(x + sqrt(x^2 + width^2)) / 2`; 0 for relu itself.
@@ -66,6 +68,7 @@ class Encoder(Network):
     tied: bool = False
     parameterization: Literal["standard", "ntk"] = "standard"
     kink_width: float = 0.0
+    feed_forward: Literal["identity", "trained"] = "identity"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", whole("width", self.width, most=MOST_WIDTH))
@@ -73,6 +76,7 @@ class Encoder(Network):
         one_of("init", self.init, NETWORK_LAWS)
         one_of("pool", self.pool, ("mean", "sum"))
         one_of("attention_kind", self.attention_kind, ("softmax", "relu", "uniform"))
+        one_of("feed_forward", self.feed_forward, ("identity", "trained"))
         one_of("residual", self.residual, (None, "identity", "projected"))
         one_of("parameterization", self.parameterization, ("standard", "ntk"))
         number("kink_width", self.kink_width, least=0)
@@ -83,8 +87,6 @@ class Encoder(Network):
             object.__setattr__(self, "scaling", _scale("scaling", self.scaling))
         if self.hidden_scale is not None:
             object.__setattr__(self, "hidden_scale", _scale("hidden_scale", self.hidden_scale))
-        if self.residual is not None and self.depth > 1:
-            raise InputError(message(f"`residual` is {self.residual!r} with `depth` = {self.depth}; wanted depth 1."))
 
     @property
     def tau0(self) -> float:
@@ -112,6 +114,8 @@ class Encoder(Network):
         for block in range(self.depth):
             for name in ("W_Q", "W_V") if self.tied else ("W_Q", "W_K", "W_V"):
                 sizes[_named(name, block)] = (m, d if block == 0 else m)
+            if self.feed_forward == "trained":
+                sizes[_named("W_H", block)] = (m, m)
         sizes["w_O"] = (m,)
         if self.residual == "projected":
             sizes["S"] = (d, m)
@@ -126,7 +130,11 @@ class Encoder(Network):
 
     def variances(self, T: int, d: int) -> dict[str, float]:
         """Of the Gaussian entries at the start."""
-        return super().variances(T, d) | ({"S": 1.0 / d} if self.residual == "projected" else {})
+        variances = super().variances(T, d)
+        for name in variances:
+            if name.startswith("W_H") and self.init == "ntk":
+                variances[name] = 1.0 / self.width
+        return variances | ({"S": 1.0 / d} if self.residual == "projected" else {})
 
     def pooling(self, T: int) -> float:
         """What the sum over tokens is multiplied by: 1, or 1 / T for the mean."""
@@ -151,18 +159,18 @@ class Encoder(Network):
             return jnp.full_like(logits, 1.0 / logits.shape[-1])
         return jax.nn.relu(logits) if self.attention_kind == "relu" else softmax(logits)
 
-    def raw(self, weights: Params, x: Array, attended: Array, block: int = 0) -> Array:
-        """What a block puts into its relu, (n, T, m)."""
+    def raw(self, weights: Params, tokens: Array, attended: Array, block: int = 0) -> Array:
+        """What a block puts into its relu, (n, T, m), of its tokens (n, T, c) as they are and as it attends to them."""
         raw = jnp.einsum("ntc,mc->ntm", attended, weights[_named("W_V", block)])
-        if self.residual is None:
-            return raw
-        return raw + (x if self.residual == "identity" else x @ weights["S"])
+        if self.residual is not None:
+            raw = raw + (tokens @ weights["S"] if self.residual == "projected" and block == 0 else tokens)
+        return raw if self.feed_forward == "identity" else raw @ weights[_named("W_H", block)]
 
     def tangent_kernel(
         self, weights: Weights, x: np.ndarray, other: np.ndarray | None, block: int
     ) -> np.ndarray | None:
         """Of one block without making gradients; see `attnlab.models.encoder_kernel`."""
-        if self.depth > 1:
+        if self.depth > 1 or self.feed_forward == "trained":
             return None
         kernels = encoder_kernels(self, weights, x, other, block=block)
         return np.add.reduce(list(kernels.values()))
@@ -170,16 +178,16 @@ class Encoder(Network):
     def forward(self, weights: Params, problem: Problem) -> Forward:
         """Outputs, hidden layer and attention."""
         x = problem.x
-        tokens, attention = self._block(weights, x, x, 0)
+        tokens, attention = self._block(weights, x, 0)
         for block in range(1, self.depth):
-            tokens, attention = self._block(weights, x, self.tau1 * tokens, block)
+            tokens, attention = self._block(weights, self.tau1 * tokens, block)
         hidden = self.tau1 * self.pooling(x.shape[-2]) * jnp.sum(tokens, axis=-2)
         return Forward(hidden @ weights["w_O"], attention, hidden)
 
-    def _block(self, weights: Params, x: Array, tokens: Array, block: int) -> tuple[Array, Array]:
+    def _block(self, weights: Params, tokens: Array, block: int) -> tuple[Array, Array]:
         attention = self.attend(self.logits(weights, tokens, block))
         attended = jnp.einsum("nts,nsc->ntc", attention, tokens)
-        return self.relu(self.raw(weights, x, attended, block)), attention
+        return self.relu(self.raw(weights, tokens, attended, block)), attention
 
 
 def _scale(name: str, value: float) -> float:

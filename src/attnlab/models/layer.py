@@ -237,9 +237,11 @@ class Layer:
             gain = jnp.where(jnp.abs(gain) > NOISE * terms[:, None, None], gain, 0.0)
         return margins, gain, None
 
-    def test_records(self, seen: Seen) -> Params:
-        """None: a layer has no test sequences."""
-        return {}
+    def test_records(self, weights: Params, problem: LayerProblem, portion: int | None) -> Params:
+        """`test_loss`, and `test_accuracy`: the share of test queries with a margin above 0."""
+        evaluation = self.evaluate(weights, problem)
+        accuracy = self.loss.accuracy(evaluation.outputs, problem.y)
+        return {"test_loss": self.value(problem, evaluation), "test_accuracy": accuracy}
 
     def motion(self, params: Params, problem: LayerProblem) -> Motion:
         """How gradient flow begins at these weights."""

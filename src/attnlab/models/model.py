@@ -63,7 +63,6 @@ class Compared(NamedTuple):
 
     start: Weights  # at step 0
     hidden: np.ndarray | None = None  # (n, m) at step 0
-    test: Problem | None = None  # of other examples
 
 
 @dataclass_transform(frozen_default=True)
@@ -338,22 +337,21 @@ class Model(Evaluated, Generic[D]):
     def compared(
         self, data: D, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
     ) -> NamedTuple | np.ndarray:
-        """What the records of a run compare with; `track` and `test` are those of `al.descend`."""
+        """What the records of a run compare with; `track` is that of `al.descend`. `test` is always None: what is
+        recorded of test examples is said by `tested` and `test_records`."""
         if track is not None:
             raise InputError(message(f"`track` is not for {self!r}.", "metrics= takes your own"))
-        return Compared(start, test=self.test_problem(data, prepared.objective.loss, start, test))
+        return Compared(start)
 
-    def test_problem(self, data: D, loss: Loss, weights: Weights, test: Data | None) -> Problem | None:
-        """Other examples, of the sizes of the data, as the model and the loss take them."""
-        if test is None:
-            return None
+    def tested(self, data: D, loss: Loss, weights: Weights, test: Data) -> Prepared:
+        """The model on other examples, of the sizes of the data."""
         other = self.accepts(test, "test")
         if type(other) is not type(data) or (other.trials, other.T, other.d) != (data.trials, data.T, data.d):
             raise InputError(message(f"`test` is {test!r}; wanted data with the T, d and trials of {data!r}."))
         with told_of("test"):
             prepared = self.prepare(other, loss, weights, held=False)
             prepared.check_loss()
-        return prepared.problem
+        return prepared
 
     def targets(self, data: D, targets: Targets | None, start: Weights) -> Directions:
         """What records compare the weights with, by name of the target and of the weight."""

@@ -7,6 +7,9 @@ query x_t. H heads are averaged as `H^(-1/2) sum_h F(x; U_h, W_h)`, and the obje
 Heads that start equal stay equal under every step rule. They are kept once, as a group with a count: the output is
 `H^(-1/2) sum_g c_g F_g`, and the gradient of each head of a group is that of the output in F_g without its count. A
 million heads that start at zero cost as much as one.
+
+Narrow heads share one decoder U and have factors in place of U_h and W_h: `W_h = W_Qh W_Kh^T`, `U_h = U (W_Vh W_Oh)^T`,
+so that F is `<U, softmax(x W_Q W_K^T x^T) x W_V W_O>`. What is said of whole heads holds of these products.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown
+from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown, whole
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
+from attnlab.models.groups import of_all, of_groups
 from attnlab.models.headtokens import HeadTokens
 from attnlab.models.losses import Loss
 from attnlab.models.model import Data, Init, Model, Targets, Weight, Weights
-from attnlab.models.powers import MOST_WEIGHT, check_range
+from attnlab.models.powers import check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, Value
 from attnlab.models.softmax import softmax
@@ -33,13 +37,14 @@ from attnlab.models.softmax import softmax
 Decoder = Literal["full", "pooling", "last"]
 DECODERS: tuple[Decoder, ...] = ("full", "pooling", "last")
 MOST_HEADS = 1e100
+MOST_DIVISOR = 1e150
+FACTORS = ("W_Q", "W_K", "W_V", "W_O")
 
 
 class HeadsCompared(NamedTuple):
     """What the records of a trial compare with."""
 
     relevant: np.ndarray | None  # (n, T) tokens whose attention is recorded
-    test: Problem | None  # of other sequences
 
 
 class MultiHead(Model[Tokens]):
@@ -49,9 +54,12 @@ class MultiHead(Model[Tokens]):
         heads: H, as large as you like.
         decoder: "full" (U of shape (T, d)), "pooling" (one vector u for all tokens), or "last" (u on the last token).
         counts: heads per group, summing to H. None: one group where all heads start equal, else H groups of one.
+        normalization: c of `H^(-c) sum_h F_h`; theory is about 1/2.
+        head_width: columns of W_Q, W_K and W_V of each head, "d/H" for an equal share of d; None for whole U and W.
 
-    Weights are {"U": (G, T, d), "W": (G, d, d)}, or U (G, d) for the other decoders, one entry per group. Derivatives
-    by them are by the weights of one head of each group.
+    Weights are {"U": (G, T, d), "W": (G, d, d)}, or U (G, d) for the other decoders, one entry per group. Those of
+    narrow heads are W_Q, W_K and W_V (G, d, head_width), W_O (G, head_width, d), and one U (T, d) or (d,) for all.
+    Derivatives by them are by the weights of one head of each group.
 
     >>> import attnlab as al
     >>> tokens = al.data.sphere(n=6, T=3, d=4, seed=0)
@@ -64,9 +72,16 @@ class MultiHead(Model[Tokens]):
     heads: int
     decoder: Decoder = "full"
     counts: tuple[float, ...] | None = None
+    normalization: float = 0.5
+    head_width: int | Literal["d/H"] | None = None
 
     def __init__(
-        self, heads: int, decoder: Decoder = "full", counts: Sequence[float] | np.ndarray | None = None
+        self,
+        heads: int,
+        decoder: Decoder = "full",
+        counts: Sequence[float] | np.ndarray | None = None,
+        normalization: float = 0.5,
+        head_width: int | Literal["d/H"] | None = None,
     ) -> None:
         if number("heads", heads, least=1, most=MOST_HEADS) % 1:
             raise InputError(message(f"`heads` is {heads!r}; wanted a whole number at least 1."))
@@ -78,7 +93,14 @@ class MultiHead(Model[Tokens]):
                     message(f"`counts` is {shown(counts)}; wanted at least 1 head in each group, {heads} in all.")
                 )
             counts = tuple(map(float, given))
-        for name, value in (("heads", int(heads)), ("decoder", decoder), ("counts", counts)):
+        normalization = number("normalization", normalization, least=0)
+        if normalization * np.log(float(heads)) > np.log(MOST_DIVISOR):
+            problem = f"`normalization` is {normalization:g} with {heads:g} heads; wanted H^c at most {MOST_DIVISOR:g}."
+            raise InputError(message(problem, "normalization=0.5"))
+        if head_width is not None and not (isinstance(head_width, str) and head_width == "d/H"):
+            head_width = whole("head_width", head_width)
+        settings = {"heads": int(heads), "decoder": decoder, "counts": counts}
+        for name, value in {**settings, "normalization": normalization, "head_width": head_width}.items():
             object.__setattr__(self, name, value)
 
     # Data and weights, with NumPy.
@@ -111,19 +133,53 @@ class MultiHead(Model[Tokens]):
             )
         return np.ones(groups)
 
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Weights that all heads have in common: the decoder of narrow heads."""
+        return () if self.head_width is None else ("U",)
+
+    @property
+    def logits_by(self) -> str:
+        """A weight that every head has."""
+        return "W" if self.head_width is None else "W_Q"
+
+    def width_of(self, d: int) -> int:
+        """Columns of the factors of narrow heads, for tokens of dimension d."""
+        if isinstance(self.head_width, int):
+            return self.head_width
+        if d % self.heads:
+            problem = f"`head_width` is 'd/H', and {self.heads} heads do not divide d = {d} into whole numbers."
+            raise InputError(message(problem, "head_width= takes a number"))
+        return d // self.heads
+
     def head_shapes(self, data: Tokens) -> dict[str, tuple[int, ...]]:
         """Shapes of the weights of one head."""
         tokens = self.accepts(data)
-        return {"U": (tokens.T, tokens.d) if self.decoder == "full" else (tokens.d,), "W": (tokens.d, tokens.d)}
+        d = tokens.d
+        decoder = {"U": (tokens.T, d) if self.decoder == "full" else (d,)}
+        if self.head_width is None:
+            return decoder | {"W": (d, d)}
+        width = self.width_of(d)
+        return decoder | {name: (width, d) if name == "W_O" else (d, width) for name in FACTORS}
 
     def shapes(self, data: Tokens) -> dict[str, Weight]:
         """Of all groups, as many as there are where heads start apart."""
         groups = self.heads if self.counts is None else len(self.counts)
-        return {name: Weight((groups, *shape), "gaussian") for name, shape in self.head_shapes(data).items()}
+        law = "gaussian" if self.head_width is None else "lecun"
+        return {
+            name: Weight(shape if name in self.shared else (groups, *shape), law)
+            for name, shape in self.head_shapes(data).items()
+        }
 
     def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
-        """ "zeros" (one group), "gaussian" (every head of its own), or {"U": .., "W": ..} of the groups."""
-        if not isinstance(init, str | None):
+        """ "zeros" (one group), "gaussian" (every head of its own), or {"U": .., "W": ..} of the groups.
+
+        Narrow heads start by any law but "zeros", or (None) by "lecun".
+        """
+        if self.head_width is not None and isinstance(init, str) and init == "zeros":
+            problem = "`init='zeros'` with `head_width`: zero is a stationary point, training would never move."
+            raise InputError(message(problem, "init='gaussian' with init_scale=, or weights by name"))
+        if self.head_width is not None or not isinstance(init, str | None):
             return super().start(data, init, scale, seed)
         if init == "gaussian":
             return super().start(data, None, scale, seed)
@@ -135,48 +191,45 @@ class MultiHead(Model[Tokens]):
 
     def check(self, data: Tokens, weights: GivenWeights, name: str = "weights") -> Weights:
         """Weights as float64 with group axis, and the trial axis of the data if they have one."""
-        if not isinstance(weights, Mapping) or set(weights) != {"U", "W"}:
+        shapes = self.head_shapes(data)
+        if not isinstance(weights, Mapping) or set(weights) != set(shapes):
             given = sorted(map(str, weights)) if isinstance(weights, Mapping) else shown(weights)
-            raise InputError(message(f"`{name}` has {given}; wanted {{'U': .., 'W': ..}}."))
-        checked = {
-            key: self._of_groups(f"{name}[{key!r}]", weights[key], shape, data.trials)
-            for key, shape in self.head_shapes(data).items()
-        }
-        groups = {key: value.shape[0 if data.trials is None else 1] for key, value in checked.items()}
-        if len(set(groups.values())) > 1:
-            numbers = sorted(set(groups.values()))
-            raise InputError(message(f"`{name}` has U and W of {numbers} groups; wanted one number of groups."))
+            wanted = ", ".join(f"{key!r}: .." for key in shapes)
+            raise InputError(message(f"`{name}` has {given}; wanted {{{wanted}}}."))
+        checked = {}
+        for key, shape in shapes.items():
+            check_one = of_all if key in self.shared else of_groups
+            checked[key] = check_one(f"{name}[{key!r}]", weights[key], shape, data.trials)
+        axis = 0 if data.trials is None else 1
+        groups = {value.shape[axis] for key, value in checked.items() if key not in self.shared}
+        if len(groups) > 1:
+            names = " and ".join(key for key in shapes if key not in self.shared)
+            numbers = sorted(groups)
+            raise InputError(message(f"`{name}` has {names} of {numbers} groups; wanted one number of groups."))
         return checked
 
-    def _of_groups(self, name: str, given: ArrayLike, shape: tuple[int, ...], trials: int | None) -> np.ndarray:
-        """One weight as (G, ...) after the trial axis; that of one head is a group of its own."""
-        lead = () if trials is None else (trials,)
-        value = finite_array(name, given)
-        if value.shape == shape:
-            value = value[None]
-        if value.ndim == len(shape) + 1 and value.shape[1:] == shape:
-            value = np.broadcast_to(value, lead + value.shape)
-        grouped = value.ndim > len(shape) and value.shape[-len(shape) - 1] > 0
-        if not grouped or value.shape[: -len(shape) - 1] != lead or value.shape[-len(shape) :] != shape:
-            per_trial = ", or that per trial" if lead else ""
-            sizes = ", ".join(map(str, shape))
-            raise InputError(message(f"`{name}` has shape {value.shape}; wanted shape (G, {sizes}){per_trial}."))
-        check_range(name, value, len(shape), MOST_WEIGHT)
-        return np.array(value)
-
     def constants(self, data: Tokens, weights: Weights) -> dict[str, np.ndarray]:
-        """Heads per group."""
-        counts = self.grouped(weights["W"].shape[-3])
-        return {"counts": counts if data.trials is None else np.tile(counts, (data.trials, 1))}
+        """Heads per group, and what their sum is divided by."""
+        counts = self.grouped(weights[self.logits_by].shape[-3])
+        divisor = np.array(self.divisor(counts))
+        if data.trials is None:
+            return {"counts": counts, "divisor": divisor}
+        return {"counts": np.tile(counts, (data.trials, 1)), "divisor": np.tile(divisor, data.trials)}
+
+    def divisor(self, counts: np.ndarray) -> float:
+        """H^c, of so many heads in each group."""
+        heads = counts.sum()
+        return float(np.sqrt(heads) if self.normalization == 0.5 else heads**self.normalization)
 
     def held(self, data: Tokens, weights: Weights, *, isotropic: bool) -> Held | None:
         """Rules that see lengths and sums alone see those of all heads; others see one head of each group."""
         counts = self.constants(data, weights)["counts"]
         if (counts == 1).all():
             return None
-        root = {
-            name: np.sqrt(counts).reshape(*counts.shape, *[1] * (w.ndim - counts.ndim)) for name, w in weights.items()
-        }
+        root = {}
+        for name, w in weights.items():
+            roots = np.ones((*counts.shape[:-1], 1)) if name in self.shared else np.sqrt(counts)
+            root[name] = roots.reshape(*roots.shape, *[1] * (w.ndim - roots.ndim))
         if isotropic:
             return Held({name: 1.0 / r for name, r in root.items()})
         return Held(None, metric={name: 1.0 / (r * r) for name, r in root.items()})
@@ -187,30 +240,42 @@ class MultiHead(Model[Tokens]):
 
     def heads_as_tokens(self, data: Tokens, weights: GivenWeights) -> list[HeadTokens]:
         """One head of each group; every token asks, and its logits are `x_t W x_s`, those of a layer with W^T."""
-        checked = self.check(data, weights)
+        checked = self.whole_heads(self.check(data, weights))
         labels = np.repeat(data.y[..., None], data.T, axis=-1)
         tokens = Tokens(x=data.x, z=data.x, y=labels, v=np.zeros(data.d))
-        each = np.swapaxes(np.moveaxis(checked["W"], -3, 0), -1, -2)  # (G, ..., d, d)
+        each = np.swapaxes(np.moveaxis(np.asarray(checked["W"]), -3, 0), -1, -2)  # (G, ..., d, d)
         return [HeadTokens(f"W[{group}]", tokens, W, head=group) for group, W in enumerate(each)]
 
     def compiled_as(self) -> MultiHead:
-        """Any number of heads: their counts enter as data."""
-        return MultiHead(1, self.decoder)
+        """Any number of heads, and any normalization: they enter as data."""
+        return MultiHead(1, self.decoder, head_width=None if self.head_width is None else 1)
 
     # In the compiled program, on one trial.
 
     def output(self, weights: Params, example: Example) -> Array:
         """The average over heads, of one sequence."""
-        counts = self.grouped(weights["W"].shape[0])
-        alone = Problem.of(x=example.x[None], y=None, constants={"counts": jnp.asarray(counts)})
+        counts = self.grouped(weights[self.logits_by].shape[0])
+        constants = {"counts": jnp.asarray(counts), "divisor": jnp.asarray(self.divisor(counts))}
+        alone = Problem.of(x=example.x[None], y=None, constants=constants)
         return self.forward(weights, alone).outputs[0]
 
     def forward(self, weights: Params, problem: Problem) -> Forward:
         """Outputs (n,), and attention (G, n, T, T)."""
-        counts = head_counts(problem)
-        attention = self.attend(weights["W"], problem.x)
-        each = self.decoded(weights["U"], attention, problem.x)
-        return Forward(jnp.einsum("g,gn->n", counts, each) / jnp.sqrt(jnp.sum(counts)), attention)
+        counts, divisor = head_counts(problem), head_divisor(problem)
+        whole = self.whole_heads(weights)
+        attention = self.attend(whole["W"], problem.x)
+        each = self.decoded(whole["U"], attention, problem.x)
+        return Forward(jnp.einsum("g,gn->n", counts, each) / divisor, attention)
+
+    def whole_heads(self, weights: Params) -> Params:
+        """{"U", "W"} of every group: themselves, or the products of narrow factors."""
+        if self.head_width is None:
+            return weights
+        values = weights["W_V"] @ weights["W_O"]  # (G, d, d)
+        return {
+            "U": weights["U"] @ values.swapaxes(-1, -2),
+            "W": weights["W_Q"] @ weights["W_K"].swapaxes(-1, -2),
+        }
 
     def attend(self, W: Value, x: Array) -> Array:
         """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""
@@ -232,44 +297,55 @@ class MultiHead(Model[Tokens]):
         |---|---|
         | `error` | share of sequences with a margin of at most 0 |
         | `norm` | Euclidean norm of all weights |
-        | `norm_U`, `norm_W` | H^(-1/2) sum_h |U_h|, and the mean of |W_h| |
-        | `largest_norm` | the largest norm of one head |
+        | `norm_U`, `norm_W` | H^(-c) sum_h |U_h|, and the mean of |W_h|; of narrow heads of the products |
+        | `largest_norm` | the largest norm of one head, less what all share |
         | `margin`, `normalized_margin` | least y output, and that over norm_U |
         | `attention` | mean weight on the tracked tokens, over heads, sequences and queries |
-        | `distance_NAME`, `cosine_U_NAME`, `cosine_W_NAME` | from each target |
+        | `distance_NAME`, `cosine_WEIGHT_NAME` | from each target, over all weights and by weight |
 
         The last line and `attention` are there if asked for. `log_gradient_norm` and `step_length` are over all
         heads for rules that see lengths alone; for others (Adam) over one head of each group.
         """
         problem, forward = seen.problem, seen.forward
-        counts = head_counts(problem)
+        counts, divisor = head_counts(problem), head_divisor(problem)
         heads = jnp.sum(counts)
-        weights = objective.weights(seen.params, problem)
+        weights = {name: self._by_groups(name, w) for name, w in objective.weights(seen.params, problem).items()}
+        times = {name: jnp.ones(1) if name in self.shared else counts for name in weights}
         squares = {name: _squared(w) for name, w in weights.items()}
-        norm_U = jnp.sum(counts * jnp.sqrt(squares["U"])) / jnp.sqrt(heads)
+        of_heads = sum(square for name, square in squares.items() if name not in self.shared)
+        of_whole = squares
+        if self.head_width is not None:
+            whole = self.whole_heads(objective.weights(seen.params, problem))
+            of_whole = {name: _squared(w) for name, w in whole.items()}
+        norm_U = jnp.sum(counts * jnp.sqrt(of_whole["U"])) / divisor
         margins = problem.y * forward.outputs
         margin = jnp.min(margins)
         metrics = {
             "error": _error(margins),
-            "norm": jnp.sqrt(jnp.sum(counts * (squares["U"] + squares["W"]))),
+            "norm": jnp.sqrt(sum((jnp.sum(squares[name]) for name in self.shared), jnp.sum(counts * of_heads))),
             "norm_U": norm_U,
-            "norm_W": jnp.sum(counts * jnp.sqrt(squares["W"])) / heads,
-            "largest_norm": jnp.sqrt(jnp.max(squares["U"] + squares["W"])),
+            "norm_W": jnp.sum(counts * jnp.sqrt(of_whole["W"])) / heads,
+            "largest_norm": jnp.sqrt(jnp.max(of_heads)),
             "margin": margin,
             "normalized_margin": jnp.where(norm_U > 0, margin / jnp.where(norm_U > 0, norm_U, 1.0), jnp.nan),
         }
         if seen.compared.relevant is not None:
             on = jnp.sum(jnp.where(seen.compared.relevant[None, :, None, :], forward.attention, 0.0), axis=-1)
             metrics["attention"] = jnp.sum(counts * jnp.mean(on, axis=(1, 2))) / heads
-        for name, target in seen.targets.items():
-            away = sum(jnp.sum(counts * _squared(weights[key] - target[key])) for key in weights)
+        for name, given in seen.targets.items():
+            target = {key: self._by_groups(key, w) for key, w in given.items()}
+            away = sum(jnp.sum(times[key] * _squared(weights[key] - target[key])) for key in weights)
             metrics[f"distance_{name}"] = jnp.sqrt(away)
             for key, w in weights.items():
-                inner = jnp.sum(counts * jnp.sum(w * target[key], axis=tuple(range(1, w.ndim))))
-                size = jnp.sum(counts * squares[key]) * jnp.sum(counts * _squared(target[key]))
+                inner = jnp.sum(times[key] * jnp.sum(w * target[key], axis=tuple(range(1, w.ndim))))
+                size = jnp.sum(times[key] * squares[key]) * jnp.sum(times[key] * _squared(target[key]))
                 safe = jnp.sqrt(jnp.where(size > 0, size, 1.0))
                 metrics[f"cosine_{key}_{name}"] = jnp.where(size > 0, inner / safe, jnp.nan)
         return metrics
+
+    def _by_groups(self, name: str, weight: Value) -> Value:
+        """With an axis of groups, of one for what all share."""
+        return weight[None] if name in self.shared else weight
 
     def test_records(self, loss: Loss, outputs: Array, y: Array) -> Params:
         """`test_loss`, and `test_error`: the share of test sequences with a margin of at most 0."""
@@ -280,22 +356,22 @@ class MultiHead(Model[Tokens]):
     def compared(
         self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
     ) -> HeadsCompared:
-        """Tokens to follow, a mask (n, T), and test sequences."""
+        """Tokens to follow, a mask (n, T)."""
         relevant = None
         if track is not None:
             wanted = f"a mask of shape {data.x.shape[:-1]}, True at the tokens to follow"
             relevant = boolean_array("track", track, wanted)
             if relevant.shape != data.x.shape[:-1]:
                 raise InputError(message(f"`track` has shape {relevant.shape}; wanted {wanted}."))
-        return HeadsCompared(relevant, self.test_problem(data, prepared.objective.loss, start, test))
+        return HeadsCompared(relevant)
 
     def targets(self, data: Tokens, targets: Targets | None, start: Weights) -> dict[str, Weights]:
         """Weights of one head, or of every group, to compare with."""
         named = cast(dict[str, Weights], super().targets(data, targets, start))
         axis = 0 if data.trials is None else 1
-        groups = start["W"].shape[axis]
+        groups = start[self.logits_by].shape[axis]
         for name, target in named.items():
-            given = target["W"].shape[axis]
+            given = target[self.logits_by].shape[axis]
             if given not in (1, groups):
                 raise InputError(message(f"target {name!r} has {given} groups; wanted 1 or {groups}."))
             named[name] = {key: np.array(np.broadcast_to(w, start[key].shape)) for key, w in target.items()}
@@ -306,6 +382,12 @@ def head_counts(problem: Problem) -> Array:
     """Heads per group, (G,)."""
     assert problem.constants is not None
     return problem.constants["counts"]
+
+
+def head_divisor(problem: Problem) -> Array:
+    """What the sum over heads is divided by."""
+    assert problem.constants is not None
+    return problem.constants["divisor"]
 
 
 def _squared(weights: Value) -> Array:

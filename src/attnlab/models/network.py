@@ -147,11 +147,10 @@ class Network(_Settings, Model[Sequences]):
     def compared(
         self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
     ) -> Compared:
-        """Weights and hidden layer at the start, and test sequences."""
+        """Weights and hidden layer at the start."""
         if track is not None:
             raise InputError(message("`track` is not for a network.", "metrics= takes your own"))
-        tested = self.test_problem(data, prepared.objective.loss, start, test)
-        return Compared(start, self._hidden_at_start(data, start), tested)
+        return Compared(start, self._hidden_at_start(data, start))
 
     def _hidden_at_start(self, data: Sequences, start: Weights) -> np.ndarray:
         """F_pre (n, m), infinite in trials that overflow; not in all."""

@@ -123,6 +123,7 @@ class Seen(NamedTuple):
     compared: Any  # what the records compare with, as the model prepared it
     targets: dict[str, Any]
     portion: int | None = None  # examples to evaluate at a time, with no gradient nor update; None for all at once
+    test: Any = None  # the problem of the test examples, if there are any
 
 
 @dataclass(frozen=True)
@@ -266,13 +267,10 @@ class Objective:
         """What is recorded beside loss, gradient and step."""
         return self.model.records(self, seen)
 
-    def test_records(self, seen: Seen) -> Params:
-        """The same on the test examples, if there are any."""
-        test = seen.compared.test
-        if test is None:
-            return {}
-        outputs = self._outputs(self.weights(seen.params, seen.problem), test, seen.portion)
-        return self.model.test_records(self.loss, outputs, test.y)
+    def test_records(self, weights: Params, problem: Problem, portion: int | None) -> Params:
+        """What is recorded of test examples, no more than `portion` at a time; the objective is prepared for them."""
+        outputs = self._outputs(weights, problem, portion)
+        return self.model.test_records(self.loss, outputs, problem.y)
 
     def view(self, seen: Seen) -> Any:
         """What a user's own metrics see."""

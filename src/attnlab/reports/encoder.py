@@ -32,6 +32,7 @@ from attnlab.theory.encoder.assumptions import (
     assumption_2,
     assumption_3,
     assumption_4,
+    settings_outside,
 )
 from attnlab.theory.encoder.constants import Constants
 from attnlab.theory.encoder.forward import forward
@@ -70,6 +71,9 @@ class EncoderReport(Report):
         eigenvalues: of the tangent kernel at the start, ascending, (n,).
         lambda0: how far from singular the hidden layer is in the mean, with its bounds.
         widths: which the theorems ask for, "corrected" and "printed"; empty where no theorem is about the model.
+        outside: settings of the model that no theorem is about; then `constants` and `lambda0` are None, nothing is
+            promised, and what is left is measured: misfit, kernel, stable step.
+        misfit: |f - y| at the start.
         assumptions: on the data.
         step: that was asked about; None for the largest that is promised something.
     """
@@ -80,26 +84,30 @@ class EncoderReport(Report):
     d: int
     loss: Reduction
     unit: float
-    constants: Constants
+    constants: Constants | None
     eigenvalues: Array
-    lambda0: Lambda0
+    lambda0: Lambda0 | None
     widths: Mapping[str, RequiredWidth]
     assumptions: Assumptions
     step: float | None
+    outside: tuple[str, ...] = ()
+    misfit: float = np.nan
 
     @property
     def guaranteed(self) -> bool:
         """Does Proposition 1 promise convergence, at a step of at most `promised_step`?"""
-        return self.constants.applies
+        return self.constants is not None and self.constants.applies
 
     @property
-    def conditions(self) -> tuple[Check, Check]:
-        """Conditions (2) and (3)."""
-        return self.constants.condition_2, self.constants.condition_3
+    def conditions(self) -> tuple[Check, ...]:
+        """Conditions (2) and (3); none where no theorem is about the model."""
+        return () if self.constants is None else (self.constants.condition_2, self.constants.condition_3)
 
     @property
     def failing(self) -> dict[str, float]:
         """What keeps the promise from being made, and by which factor it is missed; empty if nothing."""
+        if self.constants is None:
+            return dict.fromkeys(self.outside, np.inf)
         factors = {}
         for condition in self.conditions:
             if not condition.holds:
@@ -113,14 +121,14 @@ class EncoderReport(Report):
     @property
     def enough_misfit(self) -> float:
         """With `|f - y|` at most this at the start both conditions would hold; they are linear in it."""
-        if self.constants.alpha == 0:
+        if self.constants is None or self.constants.alpha == 0:
             return 0.0
         return self.constants.start_distance * min(condition.margin for condition in self.conditions)
 
     @property
     def promised_step(self) -> float:
-        """The largest step that Proposition 1 speaks of, 1 / C with the corrected constant."""
-        return self.constants.largest_step() / self.unit
+        """The largest step that Proposition 1 speaks of, 1 / C with the corrected constant; 0 where it is of none."""
+        return 0.0 if self.constants is None else self.constants.largest_step() / self.unit
 
     @property
     def stable_step(self) -> float:
@@ -129,13 +137,15 @@ class EncoderReport(Report):
 
     @property
     def at_step(self) -> float:
-        """The step that rates are told for: the one asked about, or the promised one."""
-        return self.promised_step if self.step is None else self.step
+        """The step that rates are told for: the one asked about, or the promised one, or half the stable one."""
+        if self.step is not None:
+            return self.step
+        return self.promised_step if self.constants is not None else 0.5 * self.stable_step
 
     @property
     def promised_rate(self) -> float:
         """The loss is at most this times what it was, per step (Eq. (4)); 1 where nothing is promised."""
-        if not self.guaranteed or self.at_step > self.promised_step:
+        if self.constants is None or not self.guaranteed or self.at_step > self.promised_step:
             return 1.0
         return float(1.0 - RATE * self.unit * self.at_step * self.constants.alpha**2)
 
@@ -156,23 +166,38 @@ class EncoderReport(Report):
             return (
                 "Proposition 1 guarantees that gradient descent reaches zero loss (its proof takes relu to be smooth)."
             )
+        if self.outside:
+            settings = " and ".join(self.outside)
+            return f"No theorem is about {settings}: nothing is promised, and what follows is measured at the start."
         missed = ", ".join(f"{name} by a factor {factor:.3g}" for name, factor in self.failing.items())
         return f"Nothing is guaranteed: missed are {missed}."
 
     def sections(self) -> tuple[Section, ...]:
         """Facts about data, start, step and kernel; then what Proposition 1 and the theorems ask for."""
-        return Section("", self._facts()), Section("asked for", self._checks())
+        if self.constants is None or self.lambda0 is None:
+            return Section("", self._measured()), Section("of the data", self._assumed())
+        facts = self._facts(self.constants, self.lambda0)
+        return Section("", facts), Section("asked for", [*self._checks(), *self._assumed()])
 
-    def _facts(self) -> list[Fact]:
-        k = self.constants
+    def _measured(self) -> list[Fact]:
+        return [
+            Fact("data", f"n = {self.n}, T = {self.T}, d = {self.d}"),
+            Fact("start", f"|f - y| = {self.misfit:.4g}"),
+            Fact("step", f"stable up to {self.stable_step:.4g} ({self.loss})"),
+            Fact("rate", f"at step {self.at_step:.4g}: the kernel says {_rate(self.local_rate)}, nothing is promised"),
+            Fact("kernel", f"eigenvalues from {self.eigenvalues[0]:.4g} to {self.eigenvalues[-1]:.4g}"),
+            Fact("width", f"{self.model.width}; no theorem is about it"),
+        ]
+
+    def _facts(self, k: Constants, spread: Lambda0) -> list[Fact]:
         norms = ", ".join(f"{name} {norm:.3g}" for name, norm in k.norms.items())
         promised = f"promised {_rate(self.promised_rate)}" if self.promised_rate < 1 else "nothing is promised"
         asked = " and ".join(f"{required.width:.2g} ({which})" for which, required in self.widths.items())
         theorems = f"the theorems ask for {asked}" if asked else "no theorem is about it"
         steps = f"promised up to {self.promised_step:.4g}, stable up to {self.stable_step:.4g} ({self.loss})"
         rate = f"at step {self.at_step:.4g}: the kernel says {_rate(self.local_rate)}, {promised}"
-        lower = max(self.lambda0.hermite, 0.0)
-        lambda0 = f"{self.lambda0.value:.4g}, at least {lower:.3g}, at most {self.lambda0.upper:.3g}"
+        lower = max(spread.hermite, 0.0)
+        lambda0 = f"{spread.value:.4g}, at least {lower:.3g}, at most {spread.upper:.3g}"
         return [
             Fact("data", f"n = {self.n}, T = {self.T}, d = {self.d}, C_x = {k.C_x:.4g}"),
             Fact("start", f"|f - y| = {k.start_distance:.4g}, alpha = {k.alpha:.4g}; norms {norms}"),
@@ -186,13 +211,17 @@ class EncoderReport(Report):
 
     def _checks(self) -> list[Row]:
         second, third = self.conditions
-        data = self.assumptions
-        trivially = " (trivially)" if data.three.holds and data.three.trivial else ""
         largest = second.evidence["largest"]
         return [
             replace(second, name=f"condition (2), alpha^2 (largest entry: {largest})"),
             replace(third, name="condition (3), alpha^3"),
             at_least("width >= n", float(self.model.width), float(self.n)),
+        ]
+
+    def _assumed(self) -> list[Row]:
+        data = self.assumptions
+        trivially = " (trivially)" if data.three.holds and data.three.trivial else ""
+        return [
             replace(data.one, name="Assumption 1, C_x"),
             replace(data.two, name="Assumption 2, least rank (margin: C_lambda)"),
             replace(data.three, name=f"Assumption 3, exponent c{trivially}"),
@@ -200,9 +229,7 @@ class EncoderReport(Report):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as plain JSON."""
-        second, third = self.conditions
-        k = self.constants
+        """Everything, as plain JSON; null where no theorem is about the model."""
         return {
             **super().to_json(),
             "n": self.n,
@@ -212,27 +239,36 @@ class EncoderReport(Report):
             "loss": self.loss,
             "guaranteed": self.guaranteed,
             "failing": {name: _finite(factor) for name, factor in self.failing.items()},
-            "C_x": k.C_x,
-            "norms": dict(k.norms),
-            "radius": dict(k.radius),
-            "alpha": k.alpha,
-            "rho": k.rho,
-            "z": k.z,
-            "start_loss": k.start_loss,
-            "start_misfit": k.start_distance,
+            "outside": list(self.outside),
+            "start_misfit": self.misfit,
+            **self._constants_to_json(),
             "enough_misfit": _finite(self.enough_misfit),
-            "condition_2": second.to_json(),
-            "condition_3": third.to_json(),
-            "C": {"printed": k.smoothness(corrected=False), "corrected": k.smoothness()},
             "promised_step": _finite(self.promised_step),
             "stable_step": _finite(self.stable_step),
             "step": _finite(self.at_step),
             "promised_rate": self.promised_rate,
             "local_rate": self.local_rate,
             "kernel": [float(self.eigenvalues[0]), float(self.eigenvalues[-1])],
-            "lambda_0": vars(self.lambda0),
+            "lambda_0": None if self.lambda0 is None else vars(self.lambda0),
             "width_asked": {which: _finite(required.width) for which, required in self.widths.items()},
             "assumptions": {name: check.holds for name, check in vars(self.assumptions).items()},
+        }
+
+    def _constants_to_json(self) -> dict[str, Any]:
+        k = self.constants
+        if k is None:
+            return {"start_loss": 0.5 * self.misfit**2}
+        return {
+            "start_loss": k.start_loss,
+            "C_x": k.C_x,
+            "norms": dict(k.norms),
+            "radius": dict(k.radius),
+            "alpha": k.alpha,
+            "rho": k.rho,
+            "z": k.z,
+            "condition_2": k.condition_2.to_json(),
+            "condition_3": k.condition_3.to_json(),
+            "C": {"printed": k.smoothness(corrected=False), "corrected": k.smoothness()},
         }
 
 
@@ -250,7 +286,8 @@ def encoder_report(
 
     Args:
         data: sequences with their labels; one data set.
-        model: a shallow encoder (depth 1, softmax attention).
+        model: an encoder. Theory is about shallow ones (depth 1, softmax attention, W_H = 1, W_Q and W_K apart); of
+            others the report says that no theorem is about them, and what is measured.
         weights: the start; None draws one by the law of the model.
         loss: on which you train; steps and rates are for it.
         step: step size to tell rates for; None takes the largest that is promised something.
@@ -265,7 +302,8 @@ def encoder_report(
     """
     data = Sequences.of(data, "data")
     no_batch("data", data)
-    _check(model)
+    others = "al.theory.ntk and al.theory.hessian_norm take any model"
+    outside = settings_outside(instance("model", model, Encoder, "al.models.Encoder", others))
     one_of("loss", loss, tuple(REDUCTIONS))
     if step is not None:
         step = positive("step", step)
@@ -275,6 +313,10 @@ def encoder_report(
         problem = f"{entries}; constants grow like their twelfth power and overflow beyond {LONGEST:g}."
         raise InputError(message(problem, "divide the tokens by their largest norm"))
     start = model.initial(data, seed) if weights is None else model.check(data, weights)
+    misfit = float(np.linalg.norm(model.outputs(data, start) - data.y))
+    about = partial(_report, data, model, start, loss, step, outside, misfit)
+    if outside:
+        return about(None, None)
     tau1 = model.tau1 * model.pooling(data.T)
     residual = start.get("S") if model.residual == "projected" else model.residual
     parameters = {name: start[name] for name in ("W_Q", "W_K", "W_V", "w_O")}
@@ -282,6 +324,22 @@ def encoder_report(
     first = forward(data.x, parameters, model.tau0, tau1, residual).attended[:, 0]  # (n, d)
     spread = lambda_0(first, variance)
     constants = Constants.of(data.x, data.y, parameters, tau0=model.tau0, tau1=tau1, radius=radius, residual=residual)
+    return about(constants, spread)
+
+
+def _report(
+    data: Sequences,
+    model: Encoder,
+    start: Mapping[str, Array],
+    loss: Reduction,
+    step: float | None,
+    outside: tuple[str, ...],
+    misfit: float,
+    constants: Constants | None,
+    spread: Lambda0 | None,
+) -> EncoderReport:
+    """The report, with or without what the theorems are about."""
+    widths = {} if constants is None or spread is None else _widths(data, model, constants.C_x, spread.value)
     return EncoderReport(
         model=model,
         n=data.n,
@@ -292,7 +350,7 @@ def encoder_report(
         constants=constants,
         eigenvalues=ntk_eigenvalues(data, model, start),
         lambda0=spread,
-        widths=_widths(data, model, constants.C_x, spread.value),
+        widths=widths,
         assumptions=Assumptions(
             one=assumption_1(data.x),
             two=assumption_2(data.x),
@@ -300,19 +358,9 @@ def encoder_report(
             four=assumption_4(data.x),
         ),
         step=step,
+        outside=outside,
+        misfit=misfit if constants is None else constants.start_distance,
     )
-
-
-def _check(model: object) -> None:
-    """Refuse what the theory is not about."""
-    others = "al.theory.ntk and al.theory.hessian_norm take any model"
-    instance("model", model, Encoder, "al.models.Encoder", others)
-    usual = {"depth": 1, "attention_kind": "softmax", "tied": False, "parameterization": "standard"}
-    for name, wanted in usual.items():
-        given = getattr(model, name)
-        if given != wanted:
-            problem = f"`model` has {name} = {given!r}; the theory is about {name} = {wanted!r}."
-            raise InputError(message(problem, others))
 
 
 def _widths(data: Sequences, model: Encoder, C_x: float, lambda0: float) -> dict[str, RequiredWidth]:

@@ -27,7 +27,7 @@ from attnlab.theory.multihead.guarantees import (
     corollary_2,
     proposition_7,
 )
-from attnlab.theory.multihead.ntk import NtkMargin, head_norms, ntk_margin, outputs
+from attnlab.theory.multihead.ntk import NtkMargin, check_model, head_norms, ntk_margin, outputs
 
 # Steps, and sequences, up to which bounds are looked at for the first that says something.
 FURTHEST = 2.0**200
@@ -266,7 +266,7 @@ def good_initialization(
     (True, False)
     """
     instance("tokens", tokens, Tokens, "al.Tokens")
-    instance("model", model, MultiHead, "al.models.MultiHead")
+    check_model(model)
     shape = Shape.of(tokens.x, decoder=model.decoder, sharp=sharp)
     if R is not None:
         if not number("R", R) >= shape.R:

@@ -88,6 +88,9 @@ def stability(
     (4,)
     """
     instance("model", model, MultiHead, "al.models.MultiHead")
+    if model.head_width is not None:
+        problem = f"`model` has head_width = {model.head_width!r}; wanted whole heads, whose ways are measured."
+        raise InputError(message(problem, "head_width=None"))
     model.accepts(tokens, "tokens")
     if isinstance(rule, StepRule) and rule.name == "polyak":
         raise InputError(

@@ -79,7 +79,8 @@ def descend(
             "target" for a bare array).
         track: tokens whose attention is recorded, shape of the labels; default the best-scoring ones. For several
             heads a mask (n, T).
-        test: other data, whose loss is recorded as `test_loss`.
+        test: other data of the same T, d and trials, whose loss is recorded as `test_loss`, with `test_accuracy` (of
+            several heads `test_error`) where labels are classes. The head vector v is that of the test data.
         on_step: called with a `Progress` about twice a second.
         resume: a saved run of the same settings to go on from; the result is the same as of one long run.
         options: `parameterization`, `head`, `train_head`, `rank` (the width of K and Q) and `engine` are short for

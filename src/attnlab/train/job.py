@@ -28,6 +28,7 @@ class Job:
         problem: the data in the form that the objective works on.
         params: parameters at step 0.
         compared, targets: what records compare with.
+        tester, test: the objective and the problem of the test examples; None without.
         start: weights at step 0, as the user knows them, with the trial axis of the data.
         weights: parameters -> weights.
         selected: parameters -> the tokens with the largest attention.
@@ -44,6 +45,8 @@ class Job:
     start: Weights
     weights: Callable[[Params], Weights]
     selected: Callable[[Params], np.ndarray]
+    tester: Objective | None = None
+    test: Tree = None
     exact: tuple[str, ...] = ()
     batches: Batches | None = None
     portion: int | None = None
@@ -70,9 +73,12 @@ def make_job(
     if batches is not None:
         model = model.directly()
     start = model.start(data, init, init_scale, seed)
+    # What is recorded of test examples takes the weights themselves, as a user's metrics do.
+    matrices = matrices or test is not None
     prepared = model.prepare(data, loss, start, isotropic=isotropic, matrices=matrices)
     prepared.check_loss()
-    compared = model.compared(data, prepared, start, track, test)
+    compared = model.compared(data, prepared, start, track, None)
+    tested = None if test is None else model.tested(data, loss, start, test)
     directions = model.targets(data, targets, start)
     add_axis = partial(_with_trials, data=data)
     problem, params = prepared.problem, prepared.params
@@ -101,6 +107,8 @@ def make_job(
         start=start,
         weights=weights,
         selected=selected,
+        tester=None if tested is None else tested.objective,
+        test=None if tested is None else feeding.on_device(add_axis(tested.problem), batches),
         exact=() if prepared.exact else tuple(start),
         batches=batches,
         portion=portion,

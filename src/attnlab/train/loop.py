@@ -169,7 +169,7 @@ class Loop:
         params, state = (owned(self.params), owned(self.state)) if alone else (self.params, self.state)
         self.params, self.state, metrics = in_blocks(
             partial(advance_in_place if alone else advance, objective=self.job.objective, plan=plan),
-            (self.job.problem, params, state, self.job.compared, self.job.targets),
+            (self.job.problem, params, state, self.job.compared, self.job.targets, self.job.test),
             self.step,
             np.array(lengths + empty),
             np.array(recorded + [False] * len(empty)),
@@ -194,6 +194,7 @@ class Loop:
             recording=recording,
             batches=self.job.batches,
             portion=self.job.portion,
+            tester=self.job.tester,
         )
 
     def _lost(self) -> np.ndarray:

@@ -13,8 +13,10 @@ from attnlab.models.scaled import scaled, total_log_norm
 OF_STEPS = ("step_length", "log_step_size", "relative_step")
 
 
-def measure(objective: Objective, seen: Seen, user: UserFunctions) -> dict[str, Array]:
+def measure(objective: Objective, seen: Seen, user: UserFunctions, tester: Objective | None = None) -> dict[str, Array]:
     """All metrics of one trial: what every model has, what this one records, and the user's own.
+
+    `tester` is the objective of the test examples, if there are any.
 
     | name | meaning |
     |---|---|
@@ -35,8 +37,10 @@ def measure(objective: Objective, seen: Seen, user: UserFunctions) -> dict[str, 
         "log_loss": objective.log_value(seen.problem, seen.forward),
         **_of_next_step(seen),
         **objective.records(seen),
-        **objective.test_records(seen),
     }
+    if tester is not None:
+        weights = objective.weights(seen.params, seen.problem)
+        metrics |= tester.test_records(weights, seen.test, seen.portion)
     if not user:
         return metrics
     taken = [name for name, _ in user if name in metrics]

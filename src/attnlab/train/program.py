@@ -36,6 +36,7 @@ class Plan:
         recording: are there records?
         batches: how the data are cut; None for steps that see all of them.
         portion: examples that records evaluate at a time; None for all at once.
+        tester: the objective of the test examples; None without.
     """
 
     update: Callable[..., tuple[Tree, Tree]]
@@ -45,6 +46,7 @@ class Plan:
     recording: bool = True
     batches: Batches | None = None
     portion: int | None = None
+    tester: Objective | None = None
 
 
 def _advance(
@@ -53,6 +55,7 @@ def _advance(
     state: Tree,
     compared: Tree,
     targets: dict[str, Tree],
+    test: Tree,
     begin: Array,
     lengths: Array,
     recorded: Array,
@@ -94,7 +97,7 @@ def _advance(
         return moves, next_state, gradient, forward, capped
 
     def trial(
-        problem: Tree, params: Params, state: Tree, compared: Tree, targets: Tree
+        problem: Tree, params: Params, state: Tree, compared: Tree, targets: Tree, test: Tree
     ) -> tuple[Params, Tree, dict[str, Array]]:
         def step(at: Array, carry: tuple[Params, Tree]) -> tuple[Params, Tree]:
             params, state = carry
@@ -109,8 +112,8 @@ def _advance(
             of_rule = state[0] if watching or with_feed else state
             if batches is None:
                 moves, _, gradient, forward, _ = propose(problem, params, of_rule)
-                seen = Seen(problem, params, gradient, forward, moves, compared, targets)
-                return measure(objective, seen, plan.user)
+                seen = Seen(problem, params, gradient, forward, moves, compared, targets, test=test)
+                return measure(objective, seen, plan.user, plan.tester)
             feed = state[1]
             if plan.portion is None:
                 moves, _, gradient, _, _ = propose(next_batch(batches, problem, feed, at), params, of_rule)
@@ -118,8 +121,8 @@ def _advance(
             else:
                 moves, gradient = {}, ScaledGradient({}, {})
                 forward = objective.evaluate_in_portions(params, problem, plan.portion)
-            seen = Seen(problem, params, gradient, forward, moves, compared, targets, plan.portion)
-            metrics = measure(objective, seen, plan.user) | feed.records()
+            seen = Seen(problem, params, gradient, forward, moves, compared, targets, plan.portion, test)
+            metrics = measure(objective, seen, plan.user, plan.tester) | feed.records()
             if plan.binds is None:
                 return metrics
             return metrics | {"capped_share": feed.capped / jnp.maximum(at, 1)}
@@ -143,7 +146,7 @@ def _advance(
         none_yet = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), shapes)
         return jax.lax.fori_loop(0, count, interval, (begin, params, state, none_yet))[1:]
 
-    every = (problem, params, state, compared, targets)
+    every = (problem, params, state, compared, targets, test)
     if plan.portion is None:
         return jax.vmap(trial)(*every)
     # One large network at a time: an axis of trials of length 1 only makes its program slower.

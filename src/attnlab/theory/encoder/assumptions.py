@@ -12,6 +12,7 @@ from attnlab.checks import finite_array, number, one_of, real_array, whole
 from attnlab.data.scale import lengths, matrix_lengths, ordinary, rescaled
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.models.encoder import Encoder
 from attnlab.theory.arrays import BLOCK, EPS, sequences, within_float64
 from attnlab.theory.check import Check
 
@@ -23,6 +24,15 @@ POINTS = 50
 LONGEST = 1e70
 # Entries below which not even a product with the largest allowed one counts.
 SHORTEST = 1e-250
+
+# The encoder that the theorems are about.
+USUAL = {
+    "depth": 1,
+    "attention_kind": "softmax",
+    "tied": False,
+    "parameterization": "standard",
+    "feed_forward": "identity",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -323,3 +333,9 @@ def _exponents(t: Array, tail: Array, tolerance: float) -> tuple[float, float]:
     low = (np.log(room[t < 1]) / np.log(t[t < 1])).max(initial=0.0)
     high = (np.log(room[t > 1]) / np.log(t[t > 1])).min(initial=np.inf)
     return float(low), float(high)
+
+
+def settings_outside(model: Encoder) -> tuple[str, ...]:
+    """Settings of an encoder that no theorem is about; empty for the shallow encoder of the theory."""
+    given = {name: getattr(model, name) for name in USUAL}
+    return tuple(f"{name} = {value!r}" for name, value in given.items() if value != USUAL[name])

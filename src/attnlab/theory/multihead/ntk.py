@@ -28,6 +28,16 @@ from attnlab.theory.multihead.margins import attention_weights
 LONGEST = 1e140
 
 
+def check_model(model: object) -> None:
+    """Refuse what the theory is not about."""
+    checked = instance("model", model, MultiHead, "al.models.MultiHead")
+    for name, wanted in (("normalization", 0.5), ("head_width", None)):
+        given = getattr(checked, name)
+        if given != wanted:
+            problem = f"`model` has {name} = {given!r}; the theory is about {name} = {wanted!r}."
+            raise InputError(message(problem, "al.theory.ntk and al.theory.hessian_norm take any model"))
+
+
 class HeadGradient(NamedTuple):
     """Outputs (n,) of one head and their gradients, U as the decoder has it and W (n, d, d)."""
 
@@ -202,7 +212,7 @@ class _Parts:
     @classmethod
     def of(cls, tokens: Tokens, model: MultiHead, weights: Mapping[str, ArrayLike], block: int = BLOCK) -> _Parts:
         instance("tokens", tokens, Tokens, "al.Tokens")
-        instance("model", model, MultiHead, "al.models.MultiHead")
+        check_model(model)
         no_batch("tokens", tokens)
         checked = model.check(tokens, weights)
         T, d, block = tokens.T, tokens.d, int(number("block", block, least=1, most=2.0**62))
