@@ -145,7 +145,7 @@ def test_infeasible_trials_stay_in_place():
     assert len(row.fit.rates) == 2
     alone = rates(twins, [al.ngd(0.5)], steps=500)
     assert alone.rows[0].fit_problem == "no trial has settled; more steps, or longer ones"
-    assert "no direction to compare" in alone.verdict
+    assert "no rule has a direction" in alone.verdict
     json.dumps(alone.to_json(), allow_nan=False)
 
 
