@@ -116,8 +116,8 @@ def extreme_case(n: int, form: Form = "complete", T: int = 2, uneven: bool = Fal
     """Orthogonal tokens whose lengths stand at the ends of what Lemma 9 promises: one set for each of `EXTREMES`, with
     the planted token as the query, and one with another token as the query of every second sample.
 
-    All tokens of a sample but the planted one are of one length, so that their scores stay equal; with `uneven` the last
-    of them is at the other end.
+    All tokens of a sample but the planted one are of one length, so that their scores stay equal; with `uneven` the
+    last of them is at the other end.
 
     The proofs use nothing but the events of Lemma 9, so what they promise holds on these sets too; it is closer to
     what is measured than on drawn ones, whose lengths are all alike.
