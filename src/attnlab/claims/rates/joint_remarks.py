@@ -280,8 +280,8 @@ LONG = (
 )
 COURSE = (
     "score gaps grow as (2/T) eta omega_2 sum (s+1)^-2/3; attention on the planted tokens never falls (Lemma 11); L "
-    "falls as exp(-(2/T)(eta omega_1/2) t^1/3) and by as much in every step (Theorem 2); cos(-grad_W, W_mm) >= 1/(2 B^2 "
-    "Lambda)"
+    "falls as exp(-(2/T)(eta omega_1/2) t^1/3) and by as much in every step (Theorem 2); cos(-grad_W, W_mm) >= 1/(2 "
+    "B^2 Lambda)"
 )
 CLAIMS: list[Claim] = [
     Claim(
