@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import attnlab as al
 from attnlab.claims import Scale, Verdict, check
 from attnlab.claims.rates import (
     joint_data,
@@ -14,6 +15,7 @@ from attnlab.claims.rates import (
     joint_limits,
     joint_proofs,
     joint_quarter,
+    joint_remarks,
     joint_samples,
     joint_slow,
     joint_smoothness,
@@ -21,7 +23,16 @@ from attnlab.claims.rates import (
 from attnlab.theory.rates.joint import JointModel, condition_1, decayed_sum, near_orthogonality
 
 SMOKE = Scale.SMOKE
-MODULES = (joint_data, joint_dynamics, joint_limits, joint_smoothness, joint_errata, joint_proofs, joint_quarter)
+MODULES = (
+    joint_data,
+    joint_dynamics,
+    joint_limits,
+    joint_smoothness,
+    joint_errata,
+    joint_proofs,
+    joint_quarter,
+    joint_remarks,
+)
 
 
 @pytest.mark.slow
@@ -251,3 +262,62 @@ def test_no_data_model_of_condition_1_has_tokens_that_small():
     assert found.verdict is Verdict.NOT_APPLICABLE
     assert max(found.slack.values()) < 1e-6
     assert found.numbers["exponent of the least constant in d"] > 0.45
+
+
+def test_scores_of_other_tokens_stay_equal_where_their_lengths_are():
+    even, uneven = (joint_samples.extreme_case(2, T=3, uneven=u) for u in (False, True))
+    assert min(even.slack().values()) >= 1
+    assert min(uneven.slack().values()) >= 1
+    assert joint_samples.leaps_of(even, until=0.1).spread.max() == 0
+    assert joint_samples.leaps_of(uneven, until=0.1).spread.min() > 0
+
+
+def test_other_tokens_of_one_score_are_as_their_mean():
+    case = joint_samples.extreme_case(2, T=4)
+    for trial in range(case.trials):
+        reduced = joint_remarks.with_mean_of_others(case.tokens[trial])
+        W = al.solve_margin(reduced, reduced.info["planted"]).W
+        np.testing.assert_allclose(W, case.W_mm[trial], rtol=1e-9, atol=1e-12 * np.abs(W).max())
+
+
+@pytest.mark.slow
+def test_the_slow_flow_of_several_others_is_the_late_course_of_descend():
+    """On all tokens, and on the mean of the others."""
+    step = 0.0025
+    case = joint_samples.extreme_case(2, T=4)
+    some = [4, 5]
+    drawn = case.tokens[some]
+    # Tokens three times as long, so that margins are seen within the run.
+    tokens = al.Tokens(x=3 * drawn.x, z=3 * drawn.z, y=drawn.y, v=drawn.v, info=drawn.info)
+    longer = replace(
+        case, tokens=tokens, step=step, W_mm=case.W_mm[some] / 9, u_mm=case.u_mm[some], Lambda=case.Lambda[some] / 9
+    )
+    run = joint_samples.run_of(longer, 20_000)
+    sigma = step * (decayed_sum(run.steps[-1:], 1.0) - 1)
+    for trial in range(2):
+        reduced = joint_remarks.with_mean_of_others(tokens[trial])
+        slow = joint_slow.slow_flow(reduced, longer.W_mm[trial], sigma, others=3)
+        assert slow.norm[0] == pytest.approx(run.metrics["norm"][trial, -1], abs=0.6 * step)
+        assert slow.attention[0] == pytest.approx(run.metrics["attention_min"][trial, -1], abs=0.02)
+
+
+def test_random_starts_are_as_small_as_lemma_2_asks():
+    case = joint_samples.condition_case(2, 20, form="complete")
+    u, W = joint_remarks.random_start(case, 0, head=True)
+    model, D = case.model, case.tokens.d
+    # |W_0| and |u_0| in all d dimensions, from what is seen of them in the span of the tokens.
+    whole_W = np.linalg.norm(W, axis=(-2, -1)) / D * model.d
+    whole_u = np.linalg.norm(u, axis=-1) / np.sqrt(D) * np.sqrt(model.d)
+    np.testing.assert_allclose(whole_W * 8 * model.B**2 * case.Lambda / case.step, 1.0, atol=0.4)
+    np.testing.assert_allclose(np.sqrt(np.mean(whole_u**2)) * 8 / case.step, 1.0, atol=0.2)
+    assert not joint_remarks.random_start(case, 0, head=False)[0].any()
+
+
+def test_a_random_head_turns_the_first_step_of_attention():
+    case = joint_samples.condition_case(2, 20, form="complete")
+    still, _, start = joint_remarks.started(case, 0, False)
+    turned, _, _ = joint_remarks.started(case, 0, True)
+    np.testing.assert_allclose(still.norm_W[:, 0], start)  # from u_0 = 0 the first step leaves W where it is
+    np.testing.assert_allclose(turned.norm_W[:, 0], case.step, rtol=0.3)
+    assert (turned.lead[:, 0] < 0).any()
+    assert start.max() < case.step / 4

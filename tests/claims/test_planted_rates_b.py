@@ -10,6 +10,7 @@ from attnlab.claims.rates import (
     joint_limits,
     joint_proofs,
     joint_quarter,
+    joint_remarks,
     joint_smoothness,
     step_rules,
     text,
@@ -96,6 +97,12 @@ FAULTS = [
         "constant / 4",
         "C/2 -> C/4",
     ),
+    Fault("rates-R1", f"{THEORY}:attention_norm_bounds", "(2 * model.B**2", "(0.2 * model.B**2", "2 -> 0.2"),
+    Fault("rates-R1", f"{MODEL}.omega_1", "self.rho / 8", "self.rho", "omega_1 times 8"),
+    Fault("rates-R2", f"{THEORY}:attention_norm_bounds", "(2 * model.B**2", "(0.2 * model.B**2", "2 -> 0.2"),
+    Fault("rates-R2", f"{MODEL}.omega_1", "self.rho / 8", "self.rho", "omega_1 times 8"),
+    Fault("rates-R3", f"{MODEL}.omega_1", "self.rho / 8", "self.rho", "omega_1 times 8"),
+    Fault("rates-R3b", f"{MODEL}.omega_1", "self.rho / 8", "self.rho", "omega_1 times 8"),
     Fault(
         "rates-E11", "optim.polyak:polyak", 'settings["cap"], 0.0', '0.1 * settings["cap"], 0.0', "a tenth of the cap"
     ),
@@ -123,6 +130,7 @@ MODULES = (
     joint_limits,
     joint_proofs,
     joint_quarter,
+    joint_remarks,
     joint_smoothness,
     step_rules,
     text,

@@ -304,6 +304,8 @@ def rates(src: Source) -> Call:
         "levels": lambda src: src.choose(((0.9,), (), (2.0,), "a", 3, (np.nan,))),
         "seed": seed,
         "train_head": choice(None, True, False),
+        "parameterization": choice("W", "KQ"),
+        "norm": choice(None, "frobenius", "nuclear"),
         "record": records,
         "fit_start": optional(number),
         "selected": optional(lambda src: selection(src, data)),

@@ -136,3 +136,23 @@ def test_a_failed_trial_is_not_dropped_in_silence():
     values = np.stack([1 / STEPS, np.full(len(STEPS), np.nan)])
     with pytest.raises(InputError, match="no positive, finite value"):
         fit_rate(STEPS, values)
+
+
+@pytest.mark.parametrize(("change", "constant"), [(0.009, True), (0.011, False)])
+def test_a_constant_curve_has_no_rate(change, constant):
+    logs = np.linspace(0.0, -change, STEPS.size)
+    fit = fit_rate(STEPS, log_values=np.stack([logs, -np.log(STEPS)]))
+    assert fit.constant.tolist() == [constant, False]
+    assert fit.reason is not None
+    assert ("1 of 2 trials is constant to 1 %" in fit.reason) == constant
+    alone = fit_rate(STEPS, log_values=np.zeros(STEPS.size))
+    assert alone.reason is not None
+    assert alone.reason.startswith("The curve is constant")
+
+
+@pytest.mark.parametrize(("other", "alike"), [(1.3, True), (2.0, False)])
+def test_trials_far_apart_have_no_common_rate(other, alike):
+    fit = fit_rate(STEPS, log_values=np.stack([-np.log(STEPS), -other * np.log(STEPS)]))
+    assert fit.conclusive == alike
+    if not alike:
+        assert "no common rate: 1 in one, 2 in another" in str(fit.reason)

@@ -15,6 +15,9 @@ Its interval is not a regression error: what a smooth curve leaves after a fit i
 repeat each other. The range is cut into four parts, equal in log t, and the rate is fitted in each. These local rates
 are equal if the family is right; their least and largest are the drift. Where there are several trials, the spread of
 their rates gives a Student interval of the mean rate. The interval spans both.
+
+A curve that stays within 1 % has no rate: it is constant, and the fit says so. Trials whose rates differ by more than
+half of their mean have no common one, and the fit says that too.
 """
 
 from __future__ import annotations
@@ -43,6 +46,10 @@ RECORDS_PER_PART = 3
 SHORTEST = 1.0
 # Local rates that differ by more than this share of the rate are not one rate.
 STEADY = 0.25
+# Rates of trials that differ by more than this share of their mean are not one rate.
+ALIKE = 0.5
+# A curve whose logarithm stays within this over the whole range is constant.
+FLAT = 0.01
 # A family is told from another if it misses the curve by at most this share of what the other misses.
 CLEARLY = 0.5
 # A family describes a curve if it misses log y by at most this, root mean square.
@@ -70,11 +77,13 @@ class RateFit:
         low, high: the interval: spans the drift and, with several trials, the Student interval of their mean.
         local: local rates in the four parts of the range, mean over trials.
         rates: of each trial, (trials,).
+        constant: whether the curve of each trial stays within 1 % over the range, so that it has no rate, (trials,).
         between: the 95 % Student interval of the mean rate over trials; None with one.
         misfit: root mean square of what the fit leaves of log y, the largest over trials.
         first, last: the range of steps.
         records: in that range.
-        reason: why the rate tells little, as a sentence; None where the range is long enough and the rate steady.
+        reason: why the rate tells little, as a sentence; None where the range is long enough, no curve is constant, the
+            rate is steady, and that of the trials alike.
     """
 
     family: Family
@@ -83,6 +92,7 @@ class RateFit:
     high: float
     local: Array
     rates: Array
+    constant: NDArray[np.bool_]
     between: tuple[float, float] | None
     misfit: float
     first: float
@@ -92,7 +102,7 @@ class RateFit:
 
     @property
     def conclusive(self) -> bool:
-        """Is the range long enough, and the rate steady over it?"""
+        """Is the range long enough, and the rate steady over it and alike in all trials?"""
         return self.reason is None
 
     @property
@@ -165,13 +175,16 @@ def fit_rate(
             about late steps: leave the first ones out.
 
     Returns:
-        A `RateFit`. `reason` says when the range is too short to tell, or the rate not steady.
+        A `RateFit`. `reason` says when the range is too short to tell, a curve constant, the rate not steady, or that
+        of one trial far from that of another.
 
     >>> steps = np.geomspace(10, 1e6, 101)
     >>> fit_rate(steps, 3.0 / steps)
     RateFit(power: 1 in [1, 1] over 10 to 1e+06)
     >>> fit_rate(steps[:15], 3.0 / steps[:15]).reason
     'The range from 10 to 50.1 is shorter than a decade.'
+    >>> fit_rate(steps, 0.3 + 1e-3 / steps).reason
+    'The curve is constant to 1 % from 10 to 1e+06: there is no rate.'
     """
     one_of("family", family, FAMILIES)
     t, logs = _in_range(*_curves(steps, values, log_values), start, stop)
@@ -184,6 +197,7 @@ def fit_rate(
     if between is not None:
         low, high = min(low, between[0]), max(high, between[1])
     rate = float(rates.mean())
+    constant = logs.max(1) / 2 - logs.min(1) / 2 <= FLAT / 2  # halves, as logarithms may be as large as floats
     return RateFit(
         family=family,
         rate=rate,
@@ -191,12 +205,13 @@ def fit_rate(
         high=max(high, rate),
         local=drift,
         rates=rates,
+        constant=constant,
         between=between,
         misfit=float(misfits.max()),
         first=float(t[0]),
         last=float(t[-1]),
         records=len(t),
-        reason=_doubt(t, rate, drift),
+        reason=_doubt(t, rate, drift, rates, constant),
     )
 
 
@@ -333,10 +348,15 @@ def _short(t: Array) -> str | None:
     return f"The range from {t[0]:.3g} to {t[-1]:.3g} is shorter than a decade."
 
 
-def _doubt(t: Array, rate: float, local: Array) -> str | None:
+def _doubt(t: Array, rate: float, local: Array, rates: Array, constant: NDArray[np.bool_]) -> str | None:
     """Why the rate tells little; None if it does."""
     if _short(t):
         return _short(t)
+    if constant.any():
+        which = "The curve" if len(constant) == 1 else f"The curve of {constant.sum()} of {len(constant)} trials"
+        return f"{which} is constant to {100 * FLAT:g} % from {t[0]:.3g} to {t[-1]:.3g}: there is no rate."
     if np.ptp(local) > STEADY * abs(rate):
         return f"The rate is not steady: {local[0]:.3g} in the first quarter of the range, {local[-1]:.3g} in the last."
+    if rates.max() / 2 - rates.min() / 2 > ALIKE * abs(rate) / 2:
+        return f"The trials have no common rate: {rates.min():.3g} in one, {rates.max():.3g} in another."
     return None

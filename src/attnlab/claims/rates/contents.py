@@ -22,6 +22,7 @@ PARTS = (
     "joint_errata",
     "joint_proofs",
     "joint_quarter",
+    "joint_remarks",
     "vision",
     "text",
     "token_cosines",

@@ -30,6 +30,7 @@ class Leaps:
         log_loss: (trials, R), without cancellation near 0.
         log_ratio: log of the largest ratio of two samples' losses.
         gap: least score lead of a planted token.
+        spread: largest difference between the scores of two other tokens of a sample.
         lead: least logit lead of a planted token.
         gradient: |grad_u L| / L.
         norm_u, norm_W: norms.
@@ -43,6 +44,7 @@ class Leaps:
     log_loss: Array
     log_ratio: Array
     gap: Array
+    spread: Array
     lead: Array
     gradient: Array
     norm_u: Array
@@ -63,8 +65,9 @@ def leap(
     until: float = 30.0,
     power: float = 2 / 3,
     finer: int = 1,
+    start: tuple[Array, Array] | None = None,
 ) -> Leaps:
-    """Run Eq. (10) from zero until the path of u is `until / B` long.
+    """Run Eq. (10) until the path of u is `until / B` long.
 
     Args:
         tokens: a batch; the planted tokens are `info["planted"]`.
@@ -74,9 +77,9 @@ def leap(
         until: where to stop; the largest margin is then about this.
         power: p of Eq. (10).
         finer: divide the leaps by this.
+        start: u (trials, d) and W (trials, d, d) to start from; None: zero.
     """
-    W = np.zeros(target.shape)  # (trials, d, d)
-    u = np.zeros(target.shape[:-1])
+    u, W = (np.zeros(target.shape[:-1]), np.zeros(target.shape)) if start is None else start
     target = target / np.linalg.norm(target, axis=(-2, -1), keepdims=True)
     t = 0.0
     times: list[float] = []
@@ -136,9 +139,13 @@ def _look(tokens: Tokens, u: Array, W: Array, target: Array) -> dict[str, Array]
     ahead = np.einsum("rnk,rntk->rnt", probs, scores[..., :, None] - scores[..., None, :])
     grad_W = np.einsum("rn,rnt,rntd,rne->rde", weight, probs * ahead, tokens.x, tokens.z)
 
+    is_planted = np.arange(tokens.T) == planted
+    highest = np.where(is_planted, -np.inf, scores).max(-1)
+    lowest = np.where(is_planted, np.inf, scores).min(-1)
+
     def leads(values: Array) -> Array:
         lead = np.take_along_axis(values, planted, -1)
-        return np.where(np.arange(tokens.T) == planted, np.inf, lead - values).min((-2, -1))
+        return np.where(is_planted, np.inf, lead - values).min((-2, -1))
 
     size_u, size_W = np.linalg.norm(grad_u, axis=-1), np.linalg.norm(grad_W, axis=(-2, -1))
     norm_u = np.linalg.norm(u, axis=-1)
@@ -150,6 +157,7 @@ def _look(tokens: Tokens, u: Array, W: Array, target: Array) -> dict[str, Array]
         "log_loss": _log_mean(-margins),
         "log_ratio": margins.max(-1) - margins.min(-1),
         "gap": leads(scores),
+        "spread": (highest - lowest).max(-1),
         "lead": leads(logits),
         "gradient": size_u,
         "norm_u": norm_u,

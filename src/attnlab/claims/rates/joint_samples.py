@@ -104,17 +104,20 @@ def edge_step(model: JointModel) -> float:
     return min(model.step_caps.values()) / EDGE
 
 
-@lru_cache(maxsize=8)
-def condition_case(n: int, trials: int, seed: int = 0, form: Form = "proof") -> Case:
+@lru_cache(maxsize=16)
+def condition_case(n: int, trials: int, seed: int = 0, form: Form = "proof", T: int = 2) -> Case:
     """Drawn sets that meet Condition 1."""
     model = edge_model(n, form)
-    return replace(_case(model, edge_step(model), seed, trials), form=form)
+    return replace(_case(model, edge_step(model), seed, trials, T), form=form)
 
 
-@lru_cache(maxsize=8)
-def extreme_case(n: int, form: Form = "complete") -> Case:
+@lru_cache(maxsize=16)
+def extreme_case(n: int, form: Form = "complete", T: int = 2, uneven: bool = False) -> Case:
     """Orthogonal tokens whose lengths stand at the ends of what Lemma 9 promises: one set for each of `EXTREMES`, with
-    the planted token as the query, and one with the other token as the query of every second sample.
+    the planted token as the query, and one with another token as the query of every second sample.
+
+    All tokens of a sample but the planted one are of one length, so that their scores stay equal; with `uneven` the
+    last of them is at the other end.
 
     The proofs use nothing but the events of Lemma 9, so what they promise holds on these sets too; it is closer to
     what is measured than on drawn ones, whose lengths are all alike.
@@ -123,7 +126,7 @@ def extreme_case(n: int, form: Form = "complete") -> Case:
     sets = []
     for lengths in EXTREMES.values():
         for every_second in (False, True):
-            sets.append(_extreme_set(model, lengths, every_second))
+            sets.append(_extreme_set(model, lengths, every_second, T, uneven))
     return replace(_solved(Tokens.stack(sets), model, edge_step(model)), form=form)
 
 
@@ -134,17 +137,21 @@ def slowed_case(n: int, factor: float = 100.0) -> Case:
     return with_step(case, case.step / factor)
 
 
-def _extreme_set(model: JointModel, lengths: tuple[float, float, float, float], every_second: bool) -> Tokens:
-    """Token t of sample i lies on the axis 2 i + t."""
+def _extreme_set(
+    model: JointModel, lengths: tuple[float, float, float, float], every_second: bool, T: int, uneven: bool
+) -> Tokens:
+    """Token t of sample i lies on the axis T i + t."""
     first_planted, first_other, planted_length, other_length = lengths
     samples = np.arange(model.n)
     planted = samples % 2 if every_second else np.zeros(model.n, dtype=int)
-    squared_planted = np.where(samples == 0, first_planted, planted_length) * model.alpha**2
-    squared_other = np.where(samples == 0, first_other, other_length)
+    squared = np.tile(np.where(samples == 0, first_other, other_length)[:, None], T)  # (n, T)
+    if uneven:
+        squared[:, -1] = SHORT + LONG - squared[:, -1]
+    squared[samples, planted] = np.where(samples == 0, first_planted, planted_length) * model.alpha**2
     size = model.rho * np.sqrt(model.d)
-    x = np.zeros((model.n, 2, 2 * model.n))
-    x[samples, planted, 2 * samples + planted] = size * np.sqrt(squared_planted)
-    x[samples, 1 - planted, 2 * samples + 1 - planted] = size * np.sqrt(squared_other)
+    x = np.zeros((model.n, T, T * model.n))
+    for t in range(T):
+        x[samples, t, T * samples + t] = size * np.sqrt(squared[:, t])
     y = np.where(samples % 2, -1.0, 1.0)
     v = y @ x[samples, planted]
     return Tokens.self_attention(x, y, v, info={"planted": planted})
@@ -156,9 +163,9 @@ def plain_case(n: int, d: float, alpha: float, rho: float, step: float, trials: 
     return _case(JointModel(n=n, d=d, alpha=alpha, rho=rho), step, seed, trials)
 
 
-def _case(model: JointModel, step: float, seed: int, trials: int) -> Case:
+def _case(model: JointModel, step: float, seed: int, trials: int, T: int = 2) -> Case:
     tokens = gaussian_signal_in_span(
-        n=model.n, d=model.d, strength=model.alpha, noise=model.rho, seed=seed, trials=trials
+        n=model.n, T=T, d=model.d, strength=model.alpha, noise=model.rho, seed=seed, trials=trials
     )
     return _solved(tokens, model, step)
 

@@ -10,6 +10,8 @@ contains eta no more. Its error is of the order of eta. For T = 2 it is an equat
 
 with D_i the planted less the other token and z_i the query. What is integrated is c less its share in
 `sigma W_mm / |W_mm|`: it stays small, and so do its errors, while c grows without end.
+
+Several other tokens that share one score are as one token that counts as often in the softmax (`others`): their mean.
 """
 
 from __future__ import annotations
@@ -51,11 +53,14 @@ class SlowRun:
     radial: Array
 
 
-def slow_flow(tokens: Tokens, W_mm: Array, sigma: Array, *, accuracy: float = 1e-9) -> SlowRun:
-    """Follow one data set of two tokens per sequence from W = 0 to the slow times `sigma`, ascending."""
+def slow_flow(tokens: Tokens, W_mm: Array, sigma: Array, *, accuracy: float = 1e-9, others: int = 1) -> SlowRun:
+    """Follow one data set of two tokens per sequence from W = 0 to the slow times `sigma`, ascending.
+
+    The token that is not planted counts as `others` tokens in the softmax.
+    """
     if tokens.trials is not None or tokens.T != 2:
         raise InputError(message("The slow flow is for one data set with T = 2."))
-    flow = _Flow.of(tokens)
+    flow = _Flow.of(tokens, others)
     target = W_mm / np.linalg.norm(W_mm)
     ends = (0.0, float(sigma[-1]))
     # The velocity is a difference, known to its rounding; summed over the whole time that is as much as can be asked.
@@ -97,9 +102,10 @@ class _Flow:
     optimal: Array  # c of W_mm / |W_mm|
     pace: float  # 1 / |W_mm|: by so much per unit of sigma the least logit lead grows along W_mm
     ahead: Array  # by how much the others grow more
+    crowd: float  # log of how many tokens the other one stands for
 
     @classmethod
-    def of(cls, tokens: Tokens) -> _Flow:
+    def of(cls, tokens: Tokens, others: int) -> _Flow:
         planted = tokens.info["planted"][:, None, None]
         opt = np.take_along_axis(tokens.x, planted, 1)[:, 0]
         lead = opt - np.take_along_axis(tokens.x, 1 - planted, 1)[:, 0]
@@ -110,7 +116,7 @@ class _Flow:
         leads = gram @ optimal
         pace = float(leads.min())
         ahead = np.where(multipliers > 0, 0.0, leads - pace)  # constraints with a multiplier are tight
-        return cls(y * opt, lead, tokens.z, y * lead, gram, optimal, pace, ahead)
+        return cls(y * opt, lead, tokens.z, y * lead, gram, optimal, pace, ahead, float(np.log(others)))
 
     def weights(self, c: Array) -> Array:
         """sum_i c_i D_i z_i^T."""
@@ -127,8 +133,8 @@ class _Flow:
         return u / np.linalg.norm(u), multipliers
 
     def logits(self, time: float, rest: Array) -> tuple[Array, Array]:
-        """Logit leads of the planted tokens; and less the part that grows for all."""
-        beyond = self.gram @ rest + time * self.ahead
+        """Log odds of the planted tokens; and less the part that grows for all."""
+        beyond = self.gram @ rest + time * self.ahead - self.crowd
         return time * self.pace + beyond, beyond
 
     def velocity(self, time: float, rest: Array) -> Array:
