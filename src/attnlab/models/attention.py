@@ -235,6 +235,13 @@ class Attention(Model[Tokens]):
         W = checked["W"] if "W" in checked else checked["K"] @ checked["Q"].T
         return [HeadTokens("W", data if data.v is not None else replace(data, v=np.zeros(data.d)), W)]
 
+    @property
+    def margin_norm(self) -> Literal["frobenius", "nuclear"] | None:
+        """By the parameterization, for the linear head of the data."""
+        if self.train_head or not self.is_linear:
+            return None
+        return "frobenius" if self.parameterization == "W" else "nuclear"
+
     def directly(self) -> Attention:
         """The same, with W held as a matrix."""
         return replace(self, engine="direct")

@@ -17,7 +17,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -264,6 +264,12 @@ class Model(Evaluated, Generic[D]):
         """Each attention head as the layer `softmax(x W z)` on tokens, so that every max-margin question can be asked
         of it; none by default, as only the model knows its heads."""
         return []
+
+    @property
+    def margin_norm(self) -> Literal["frobenius", "nuclear"] | None:
+        """The norm in which one attention layer with fixed token scores goes to a max-margin W: "frobenius" where W is
+        trained, "nuclear" for K and Q. None, as usual, where there is no such theory; then no run is judged settled."""
+        return None
 
     def tangent_kernel(
         self, weights: Weights, x: np.ndarray, other: np.ndarray | None, block: int
