@@ -12,7 +12,8 @@ from attnlab.claims.scale import Scale
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, styled
-from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train, wilson
+from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train
+from attnlab.theory.proportion import wilson
 from attnlab.svm import solve_margins
 
 GAP = 0.1
