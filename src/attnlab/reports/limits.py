@@ -53,7 +53,8 @@ def limits(
     Args:
         tokens: one data set with a head `v`.
         starts: random starts; start i is that of trial i of `descend`.
-        rule: an isotropic step rule; None for `al.ngd(0.1)`.
+        rule: an isotropic step rule; None for `al.ngd(0.1)`. What a rule remembers of earlier steps, as momentum does,
+            begins anew after each look.
         steps: the longest run.
         parameterization: "W", or "KQ" for K and Q, with max-margin directions in the nuclear norm.
         loss: "logistic", "exponential" or "correlation".
@@ -80,29 +81,41 @@ def limits(
     rule = ngd(0.1) if rule is None else rule
     judge = _judge(tokens, rule, parameterization, loss)
     known = Solutions(tokens, NORM_OF[parameterization])
-    batch = Tokens.stack([tokens] * starts)
-    options: dict[str, Any] = {"init": init, "init_scale": init_scale, "seed": seed, "loss": loss}
-    run: Trajectory | None = None
-    settled_at = np.full(starts, -1)
+    weights, selected = _started(tokens, starts, parameterization, init, init_scale, seed)
+    settled_at, before = np.full(starts, -1), 0
     for last in _looks(steps):
-        run = descend(batch, rule, steps=last, record=None, resume=run, parameterization=parameterization, **options)
-        _look(run, judge, known, settled_at)
+        # Those that have settled stay where they are; the others go on.
+        left = np.flatnonzero(settled_at < 0)
+        run = descend(
+            Tokens.stack([tokens] * len(left)),
+            rule,
+            steps=last - before,
+            record=None,
+            init={name: weight[left] for name, weight in weights.items()},
+            parameterization=parameterization,
+            loss=loss,
+        )
+        for name, weight in weights.items():
+            weight[left] = run.weights[name]
+        selected[left] = run.selected
+        settled_at[left[_settled(run, judge, known)]] = last
+        before = last
         if on_step is not None:
             on_step(last, int((settled_at >= 0).sum()))
         if (settled_at >= 0).all():
             break
-    assert run is not None
     enumerated = selection_count(tokens) <= most
     possible = known.all_locally_optimal(most) if enumerated else []
     return LimitsReport(
-        limits=_rows(tokens, run.selected, settled_at, known, possible),
-        selected=run.selected,
+        limits=_rows(tokens, selected, settled_at, known, possible),
+        selected=selected,
         settled_at=settled_at,
         total=selection_count(tokens),
         enumerated=enumerated,
         parameterization=parameterization,
         norm=NORM_OF[parameterization],
-        run=run,
+        weights=weights,
+        last_step=before,
         seconds=time.perf_counter() - began,
     )
 
@@ -130,13 +143,19 @@ def _looks(steps: int) -> list[int]:
     return [*looks, steps]
 
 
-def _look(run: Trajectory, judge: Judge, known: Solutions, settled_at: NDArray[np.int64]) -> None:
-    """Mark the runs that have settled since the last look, and those that were wrongly marked, if ever, as not."""
-    left = np.flatnonzero(settled_at < 0)
-    some = Judge(Tokens.stack([judge.tokens] * len(left)), judge.loss, judge.norm)
-    selected = run.selected[left]
-    found = some.settled(run.W[left], selected, lambda which: [known.of(selected[i]) for i in which.tolist()])
-    settled_at[left[found]] = run.last_step
+def _started(
+    tokens: Tokens, starts: int, parameterization: Any, init: Init, init_scale: float, seed: int
+) -> tuple[dict[str, Array], NDArray[np.intp]]:
+    """Weights of all starts, those of the trials of `descend`, and room for what they select."""
+    batch = Tokens.stack([tokens] * starts)
+    weights = Attention(parameterization).start(batch, init, init_scale, seed)
+    return {name: np.array(weight) for name, weight in weights.items()}, np.zeros(batch.y.shape, dtype=np.intp)
+
+
+def _settled(run: Trajectory, judge: Judge, known: Solutions) -> NDArray[np.bool_]:
+    """Which runs have settled."""
+    some = Judge(Tokens.stack([judge.tokens] * len(run.selected)), judge.loss, judge.norm)
+    return some.settled(run.W, run.selected, lambda which: [known.of(run.selected[i]) for i in which.tolist()])
 
 
 class Solutions:

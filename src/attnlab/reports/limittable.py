@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,6 @@ from attnlab.reports.report import Fact, Report, Section
 from attnlab.svm import MarginSolution
 from attnlab.theory.proportion import wilson
 from attnlab.theory.svm.geometry import LocalOptimality
-from attnlab.train.trajectory import Trajectory
 
 SHOWN = 20  # rows that are printed; `to_json` has all
 MOST_TOKENS = 16  # of a selection that is printed
@@ -141,7 +141,8 @@ class LimitsReport(Report):
         total: how many selections there are.
         enumerated: were all of them solved for? If not, limits that no start found are missing.
         parameterization, norm: what was trained, and the norm of the max-margin problems.
-        run: all runs, start i as trial i.
+        weights: of all runs at the end, start i as trial i: {"W"} or {"K", "Q"}.
+        last_step: the last step of the longest runs.
         seconds: time taken.
     """
 
@@ -152,7 +153,8 @@ class LimitsReport(Report):
     enumerated: bool
     parameterization: str
     norm: str
-    run: Trajectory
+    weights: Mapping[str, Array]
+    last_step: int
     seconds: float
 
     @property
@@ -192,7 +194,7 @@ class LimitsReport(Report):
         if not self.unsettled:
             rest = "all settled"
         else:
-            hint = f"more steps than {self.run.last_step} would tell"
+            hint = f"more steps than {self.last_step} would tell"
             rest = f"{self.unsettled} not settled, {hint}"
         return f"{what}; {starts} starts settle in {reached}, {best} of them on the best tokens; {rest}."
 
@@ -216,7 +218,7 @@ class LimitsReport(Report):
             "locally_optimal": len(self.locally_optimal),
             "parameterization": self.parameterization,
             "norm": self.norm,
-            "steps": self.run.last_step,
+            "steps": self.last_step,
             "settled_at": self.settled_at.tolist(),
             "limit_of": self.limit_of.tolist(),
         }

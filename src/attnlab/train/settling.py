@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +50,7 @@ RIVAL_SHARE, OF_FINAL_LEAD = 0.01, 0.5
 # A mean over sequences of a function whose log-slope is 1-Lipschitz.
 KNOWN_LOSSES = ("logistic", "exponential", "correlation")
 Solve = Callable[[NDArray[np.intp]], Sequence[MarginSolution]]
+LEAST_CALL = 1024  # numbers of a call of a compiled function
 CHEAP = 2e8  # trials times the square of the constraints, up to which printing a run may ask
 
 
@@ -161,8 +164,18 @@ def _ending(tokens: Tokens, loss: MarginLoss, W: Array, selected: NDArray[np.int
         m=np.take_along_axis(logits, chosen, -1) - logits,
         lead=np.where(np.abs(lead) <= TIE * size, 0.0, lead),
         gamma=own[..., 0],
-        log_slope=np.asarray(loss.log_slope(own[..., 0])) - np.log(n),
+        log_slope=_padded(loss.log_slope, own[..., 0]) - np.log(n),
     )
+
+
+def _padded(function: Callable[..., Any], *arrays: Array) -> Array:
+    """A JAX function of numbers, called with arrays of few lengths, so that it is compiled for these alone."""
+    size = arrays[0].size
+    length = LEAST_CALL
+    while length < size:
+        length *= 4
+    flat = [np.concatenate([array.reshape(-1), np.ones(length - size)]) for array in arrays]
+    return np.asarray(function(*flat))[:size].reshape(arrays[0].shape)
 
 
 def _of_trial(end: _Ending, i: int) -> _Ending:
@@ -177,9 +190,9 @@ def _by_loss(end: _Ending, loss: MarginLoss) -> NDArray[np.bool_]:
     weight = np.exp(least - m)
     drop = (weight * np.where(end.other, end.lead, 0.0)).sum(-1) / (weight.sum(-1) + np.exp(least[..., 0]))
     gap = np.where(end.other, end.lead, np.inf).min(-1)
-    rise = np.where(drop > 0, np.asarray(loss.log_rise(end.gamma, np.where(drop > 0, drop, 1.0))), -np.inf)
+    rise = np.where(drop > 0, _padded(loss.log_rise, end.gamma, np.where(drop > 0, drop, 1.0)), -np.inf)
     compared = np.isfinite(gap) & (gap > 0)
-    barrier = np.asarray(loss.log_rise(end.gamma, np.where(compared, gap, 1.0) / 2.0))
+    barrier = _padded(loss.log_rise, end.gamma, np.where(compared, gap, 1.0) / 2.0)
     lowest = np.where(compared, barrier, np.inf).min(-1)
     return is_best & (np.logaddexp.reduce(rise, axis=-1) < lowest)
 
