@@ -45,8 +45,9 @@ SATURATED = 0.25
 WAYS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 # Where bounds are added up: s |A*|^2 from the first to the last of these, in so many intervals.
 FIRST, LAST, INTERVALS = 1e-3, 1e5, 120
-# For K and Q, of which there is no proof: the largest share of a rival, and how much of its final lead it must have.
-RIVAL_SHARE, OF_FINAL_LEAD = 0.01, 0.5
+# For K and Q, of which there is no proof: the largest share of a rival, how much of its final lead it must have, and
+# the margin of W over the best one.
+RIVAL_SHARE, OF_FINAL_LEAD, MARGIN_SHARE = 0.01, 0.5, 0.75
 # A mean over sequences of a function whose log-slope is 1-Lipschitz.
 KNOWN_LOSSES = ("logistic", "exponential", "correlation")
 Solve = Callable[[NDArray[np.intp]], Sequence[MarginSolution]]
@@ -143,7 +144,7 @@ def _settled(
         except InputError:  # data of extreme scale
             return settled
         for i, solution in zip(open_.tolist(), solutions, strict=True):
-            settled[i] = _stays(tokens[i], _of_trial(end, i), solution, norm)
+            settled[i] = _stays(tokens[i], _of_trial(end, i), solution, W[i])
     return settled
 
 
@@ -197,14 +198,15 @@ def _by_loss(end: _Ending, loss: MarginLoss) -> NDArray[np.bool_]:
     return is_best & (np.logaddexp.reduce(rise, axis=-1) < lowest)
 
 
-def _stays(tokens: Tokens, end: _Ending, solution: MarginSolution, norm: str) -> bool:
+def _stays(tokens: Tokens, end: _Ending, solution: MarginSolution, W: Array) -> bool:
     if not solution.feasible or solution.support is None:
         return False
     shape = end.m.shape
     if (solution.support.reshape(shape) & (end.lead <= 0)).any():
         return False
-    if norm == "nuclear":
-        return _seems_to_keep(end, solution.values.reshape(shape))
+    if solution.norm == "nuclear":
+        share = end.m[end.other].min() / (np.linalg.svd(W, compute_uv=False).sum() * solution.margin)
+        return bool(share >= MARGIN_SHARE) and _seems_to_keep(end, solution.values.reshape(shape))
     multipliers = np.where(end.lead > 0, solution.multipliers.reshape(shape), 0.0)
     return _keeps(end, _rows(tokens, end, solution), multipliers[end.other])
 

@@ -117,7 +117,6 @@ def ended(tokens: Tokens, selected: NDArray[np.intp], W: Array, parameterization
     }
 
 
-
 def listed(values: Any, digits: int = 4) -> list[float]:
     """Rounded numbers as a list; None where there is none."""
     return [float(np.round(v, digits)) if np.isfinite(v) else None for v in np.ravel(values)]  # type: ignore[misc]
