@@ -1,7 +1,7 @@
 """Is `settled` right? Runs of four families, each continued by gradient flow to t = 1e20.
 
-A settled run that ends at other tokens would be an error of the proof; how many runs are not settled, and say so, tells what
-it costs to be sure.
+A settled run that ends at other tokens would be an error of the proof; how many runs are not settled, and say so, tells
+what it costs to be sure.
 
     python benchmarks/settled.py            # 1,000 runs
     python benchmarks/settled.py 20 KQ      # 20 of each family and rule, trained as K and Q
