@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         encoder_report as encoder_report,
         good_initialization as good_initialization,
         inspect as inspect,
+        limits as limits,
         probe as probe,
         rates as rates,
         report as report,
@@ -96,7 +97,7 @@ _NAMES = {
     "attnlab.train": ("descend", "flow", "regularization_path", "Trajectory", "cosine", "misalignment"),
     "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),
     "attnlab.theory": ("is_locally_optimal",),
-    "attnlab.reports": ("rates", "good_initialization", "encoder_report", "inspect", "probe", "report"),
+    "attnlab.reports": ("rates", "good_initialization", "encoder_report", "inspect", "limits", "probe", "report"),
     "attnlab.store": ("Store",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

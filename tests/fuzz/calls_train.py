@@ -317,6 +317,23 @@ def rates(src: Source) -> Call:
     )
 
 
+@case("limits", weight=0.01, infinite=True)
+def limits(src: Source) -> Call:
+    data = tokens_of(src, FIXED, masked=False, v=True) if src.index(2) else plain_tokens(src, FIXED)
+    options = {
+        "rule": choice(None, al.ngd(0.1), al.adam(0.1), 3),
+        "parameterization": choice("W", "KQ", "V", 3),
+        "loss": loss,
+        "seed": seed,
+        "init_scale": or_junk(lambda src: src.choose((1.0, 0.0, 1e3))),
+        "enumerate_up_to": choice(0, 100, -1, "a"),
+    }
+    starts = src.choose((3, 1, 0, -1, "a"))
+    return Call(
+        al.limits, (maybe_tokens(src, data), starts), {"steps": src.choose((20, 1, 0))} | some_of(src, options, 4)
+    )
+
+
 # -- Files.
 
 

@@ -13,12 +13,14 @@ from attnlab.cli.data import DataSets
 from attnlab.cli.demo import Demo
 from attnlab.cli.doctor import Doctor
 from attnlab.cli.figure import Figures
+from attnlab.cli.limits import FindLimits
 from attnlab.cli.probe import ProbeHeads
 from attnlab.cli.solve import Solve
 
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[FindLimits, tyro.conf.subcommand("limits")]
     | Annotated[ProbeHeads, tyro.conf.subcommand("probe")]
     | Annotated[Figures, tyro.conf.subcommand("figure")]
     | Annotated[Claims, tyro.conf.subcommand("claim")]

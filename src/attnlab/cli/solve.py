@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import tyro
 
@@ -229,7 +229,16 @@ def out_path(asked: Solve, what: str) -> Path:
     return asked.out or asked.file.with_name(f"{asked.file.stem}-{what}.npz")
 
 
-def read_tokens(asked: Solve) -> Any:
+class Asked(Protocol):
+    """A command that reads tokens."""
+
+    @property
+    def file(self) -> Path: ...
+    @property
+    def mask(self) -> str | None: ...
+
+
+def read_tokens(asked: Asked) -> Any:
     """The tokens of the file, one data set, under the mask that was asked for."""
     from attnlab.cli.selection import mask_array
     from attnlab.data import Tokens

@@ -236,6 +236,13 @@ class Attention(Model[Tokens]):
         scored_by = checked.get("u", np.zeros(data.d) if data.v is None else data.v)
         return [HeadTokens("W", replace(data, v=scored_by), W)]
 
+    @property
+    def margin_norm(self) -> Literal["frobenius", "nuclear"] | None:
+        """By the parameterization, for the linear head of the data."""
+        if self.train_head or not self.is_linear:
+            return None
+        return "frobenius" if self.parameterization == "W" else "nuclear"
+
     def directly(self) -> Attention:
         """The same, with W held as a matrix."""
         return replace(self, engine="direct")

@@ -17,7 +17,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -270,6 +270,12 @@ class Model(Evaluated, Generic[D]):
         """
         layer, head = whole("layer", layer, 0), whole("head", head, 0)
         return one_head(self.heads_as_tokens(self.accepts(data), weights), layer, head, self)
+
+    @property
+    def margin_norm(self) -> Literal["frobenius", "nuclear"] | None:
+        """The norm in which one attention layer with fixed token scores goes to a max-margin W: "frobenius" where W is
+        trained, "nuclear" for K and Q. None, as usual, where there is no such theory; then no run is judged settled."""
+        return None
 
     def tangent_kernel(
         self, weights: Weights, x: np.ndarray, other: np.ndarray | None, block: int

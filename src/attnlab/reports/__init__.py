@@ -10,6 +10,7 @@
 | `probe_arrays` | hidden states and weights of a language model, as `probe` takes them |
 | `report` | what any model has learned on a data set: fit, attention, max-margin directions, tangent kernel |
 | `inspect` | what the W of one attention layer of your own selects: margin, best margin, cosines, chance |
+| `limits` | where can descent go on these tokens? locally optimal selections, and the share of starts of each |
 | `Report`, `Section`, `Fact` | what a report is: a verdict, rows, one printer, `to_json()`, `frame()` |
 """
 
@@ -25,6 +26,8 @@ from attnlab.reports.inspection import (
     QueryRow as QueryRow,
     inspect as inspect,
 )
+from attnlab.reports.limits import limits as limits
+from attnlab.reports.limittable import Limit as Limit, LimitsReport as LimitsReport
 from attnlab.reports.model import HeadRow as HeadRow, ModelReport as ModelReport, report as report
 from attnlab.reports.probing.judged import HeadVerdict as HeadVerdict, Judged as Judged
 from attnlab.reports.probing.probe import probe as probe

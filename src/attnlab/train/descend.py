@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
 import numpy as np
@@ -27,6 +28,7 @@ from attnlab.train.loop import Loop, Progress
 from attnlab.train.metrics import UserMetrics
 from attnlab.train.options import Options, split, the_model
 from attnlab.train.schedule import record_steps
+from attnlab.train.settling import judge_of
 from attnlab.train.trajectory import Facts, Trajectory
 
 Record: TypeAlias = int | Sequence[int] | np.ndarray | Literal["epochs"] | None
@@ -158,7 +160,11 @@ def descend(
     loop = Loop(job, rule, user, data.trials, config, began, seed)
     if resume is not None:
         loop.go_on(resume, schedule)
-    return loop.run(schedule, last, on_step, stops.misalignment, stops.seconds)
+    run = loop.run(schedule, last, on_step, stops.misalignment, stops.seconds)
+    if job.batches is not None:
+        return run
+    judge = judge_of(data, trained, job.objective.loss, isotropic=_is_isotropic(rule))
+    return replace(run, judge=judge)
 
 
 def _schedule(record: Record, job: Job, last: int) -> tuple[int, ...]:

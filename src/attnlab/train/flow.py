@@ -31,6 +31,7 @@ from attnlab.train.logtime import EULER, Path, integrate
 from attnlab.train.metrics import OF_STEPS, UserFunctions, UserMetrics, measure
 from attnlab.train.options import LayerOptions, the_model
 from attnlab.train.schedule import record_times
+from attnlab.train.settling import judge_of
 from attnlab.train.trajectory import library_versions
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -175,6 +176,7 @@ def flow(
         seconds=clock.perf_counter() - began,
         config=config,
         versions=library_versions(),
+        judge=judge_of(data, followed, as_loss(usual)),
     )
 
 

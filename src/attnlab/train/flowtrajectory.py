@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
+from attnlab.train.settling import Judge
 from attnlab.train.trajectory import Facts, Saved
 
 # A token whose weight falls faster than t^-1/2 loses it. One that is left behind falls like t^-margin with margin at
@@ -47,6 +49,7 @@ class FlowTrajectory(Saved):
         seconds: time taken, compilation included.
         config: settings and seed, with data and functions as fingerprints.
         versions: of attnlab and of the libraries below it.
+        judge, kept: what `settled` is told by: data and loss, or what a file says.
     """
 
     kind = ("flow", "flow")
@@ -69,6 +72,8 @@ class FlowTrajectory(Saved):
     seconds: float
     config: Facts
     versions: Mapping[str, str]
+    judge: Judge | None = None
+    kept: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def support(self) -> NDArray[np.bool_]:
@@ -95,7 +100,7 @@ class FlowTrajectory(Saved):
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "
         where = f"{trials}time={self.time:.4g}, norm={self._norm(self.trials):.4g}, steps={int(np.sum(self.steps))}"
-        return f"FlowTrajectory({'+'.join(self.weights)}, {where}, {self.status.name.lower()})"
+        return f"FlowTrajectory({'+'.join(self.weights)}, {where}, {self.status.name.lower()}{self._settling()})"
 
     @classmethod
     def _fields(cls, parts: Facts) -> Facts:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
@@ -18,6 +18,7 @@ from attnlab.data.files import read_npz, write_npz
 from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
+from attnlab.train.settling import Judge
 
 NAMED = 8  # weights that a run prints by name
 Facts: TypeAlias = dict[str, Any]  # what is written as JSON: settings, versions, and how a run ended
@@ -73,7 +74,43 @@ class Trained:
         return self.weights[name]
 
 
-class Saved(Trained):
+class Ended(Trained):
+    """A run that knows what it takes to tell whether the tokens it selects are those of its limit."""
+
+    selected: NDArray[np.intp]
+    judge: Judge | None
+    kept: NDArray[np.bool_]
+
+    @cached_property
+    def settled(self) -> NDArray[np.bool_] | None:
+        """Which trials keep the tokens they select, however long they go on; shape () or (trials,).
+
+        For W that is proved for gradient flow, which small steps follow: the loss is below that of any other selection
+        of the best tokens, or the selection is locally optimal, rivals that score higher have fallen behind, and what
+        they can still do is less than one logit. For K and Q, and rivals that score higher, it is checked against the
+        max-margin solution in the nuclear norm, and not proved. False says that it is not known. None where there is
+        no such theory: other models than one attention layer with a linear head that is not trained, other losses than
+        logistic, exponential and correlation, runs by batches.
+        """
+        if self.judge is not None:
+            return self.judge.settled(self.W, self.selected)
+        return self.kept if self.kept.dtype == bool else None
+
+    def _settling(self) -> str:
+        """For the printed line: how many trials have settled, where that is told at once, and what to do about it."""
+        if self.judge is not None and not self.judge.is_cheap:
+            return ""
+        if self.settled is None:
+            return ""
+        settled, trials = int(np.sum(self.settled)), int(np.size(self.settled))
+        hint = "" if settled == trials else "; more steps or al.flow"
+        if self.settled.ndim == 0:
+            return ", settled" if settled else f", not settled{hint}"
+        others = f"{hint} for the others" if hint else ""
+        return f", settled in {settled} of {trials}{others}"
+
+
+class Saved(Ended):
     """A run that has one npz file to itself; its fields are arrays, but for `groups` of arrays and `facts`."""
 
     kind: ClassVar[tuple[str, str]]  # as files name it, and messages
@@ -84,6 +121,8 @@ class Saved(Trained):
         """Write everything to one npz file; an old file is replaced only once the new one is whole."""
         arrays, facts = {}, {"kind": self.kind[0]}
         for name, value in vars(self).items():
+            if name in ("judge", "settled", "kept"):
+                continue
             if name in self.facts:
                 facts[name] = value.name if isinstance(value, Enum) else value
             elif name in self.groups:
@@ -91,6 +130,8 @@ class Saved(Trained):
                 arrays |= {f"{name}/{key}": part for key, part in parts.items()}
             else:
                 arrays[name] = value
+        if (self.judge is None or self.judge.is_cheap) and self.settled is not None:
+            arrays["kept"] = self.settled
         return write_npz(path, arrays, facts)
 
     @classmethod
@@ -142,6 +183,7 @@ class Trajectory(Saved):
             or (trials,); -1 for none, and for rules of attnlab, which take gradients of any size.
         lost_at: of a run by batches the step that led to loss or weights that are not finite, () or (trials,); -1 for
             none. It was not taken: `weights` are the last finite ones.
+        judge, kept: what `settled` is told by: data and loss, or what a file says.
     """
 
     kind = ("trajectory", "run")
@@ -163,6 +205,8 @@ class Trajectory(Saved):
     stalled_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
     underflow_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
     lost_at: NDArray[np.int64] = field(default_factory=lambda: np.array(-1))
+    judge: Judge | None = None
+    kept: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def u(self) -> Array:
@@ -191,7 +235,7 @@ class Trajectory(Saved):
         trained = "+".join(self.weights) if len(self.weights) <= NAMED else f"{len(self.weights)} weights"
         what = f"{rule} on {trained}"
         where = f"{trials}step={self.last_step}{loss}, norm={self._norm(self.trials):.4g}"
-        return f"Trajectory({what}, {where}, {self.status.name.lower()})"
+        return f"Trajectory({what}, {where}, {self.status.name.lower()}{self._settling()})"
 
     @classmethod
     def _fields(cls, parts: Facts) -> Facts:

@@ -117,20 +117,6 @@ def ended(tokens: Tokens, selected: NDArray[np.intp], W: Array, parameterization
     }
 
 
-def wilson(hits: Any, trials: Any, z: float = 1.96) -> tuple[Array, Array]:
-    """Wilson's 95 % interval of a proportion.
-
-    >>> low, high = wilson(50, 50)
-    >>> round(float(low), 3), float(high)
-    (0.929, 1.0)
-    """
-    p = np.asarray(hits) / trials
-    middle = p + z**2 / (2 * trials)
-    spread = z * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    scale = 1 + z**2 / trials
-    return np.maximum((middle - spread) / scale, 0.0), np.minimum((middle + spread) / scale, 1.0)
-
-
 def listed(values: Any, digits: int = 4) -> list[float]:
     """Rounded numbers as a list; None where there is none."""
     return [float(np.round(v, digits)) if np.isfinite(v) else None for v in np.ravel(values)]  # type: ignore[misc]

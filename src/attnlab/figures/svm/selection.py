@@ -12,8 +12,9 @@ from attnlab.claims.scale import Scale
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, styled
-from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train, wilson
+from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train
 from attnlab.svm import solve_margins
+from attnlab.theory.proportion import wilson
 
 GAP = 0.1
 STEPS = 4000

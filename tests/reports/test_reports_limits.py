@@ -1,0 +1,131 @@
+"""`limits` against a loop over starts, and what it prints and refuses."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import attnlab as al
+from attnlab.cli import main
+from attnlab.theory import locally_optimal_selections
+from attnlab.theory.proportion import wilson
+
+TOKENS = al.data.sphere(n=3, T=4, d=3, seed=2)
+STARTS = 40
+
+
+@pytest.fixture(scope="module")
+def found():
+    return al.limits(TOKENS, STARTS)
+
+
+def test_shares_are_those_of_a_loop_over_starts(found):
+    """Each start alone, far enough for every one of them; other random starts than those of `limits`."""
+    rng = np.random.default_rng(7)
+    ends = Counter()
+    for _ in range(STARTS):
+        start = rng.uniform(-1.0, 1.0, (3, 3)) / np.sqrt(3)
+        run = al.descend(TOKENS, al.ngd(0.1), steps=3000, record=None, init=start)
+        ends[tuple(run.selected.tolist())] += 1
+    for limit in found.limits:
+        low, high = limit.interval
+        other_low, other_high = wilson(ends[tuple(limit.selected.tolist())], STARTS)
+        assert low <= other_high
+        assert other_low <= high
+
+
+def test_the_same_starts_end_at_the_same_tokens(found):
+    batch = al.Tokens.stack([TOKENS] * STARTS)
+    run = al.descend(batch, al.ngd(0.1), steps=3200, record=None)
+    assert (run.selected == found.selected).all()
+
+
+def test_no_run_is_dropped(found):
+    assert sum(limit.runs for limit in found.limits) == STARTS
+    assert found.unsettled == sum(limit.unsettled for limit in found.limits)
+    early = al.limits(TOKENS, STARTS, steps=5)
+    assert early.unsettled == STARTS
+    assert sum(limit.unsettled for limit in early.limits) == STARTS
+    assert "40 not settled" in early.verdict
+    assert (early.limit_of >= 0).all()
+
+
+def test_all_locally_optimal_selections_are_listed(found):
+    oracle = locally_optimal_selections(TOKENS)
+    listed = {tuple(limit.selected.tolist()) for limit in found.locally_optimal}
+    assert listed == {tuple(chosen.tolist()) for chosen in oracle}
+    assert len(listed) == 9
+    few = al.limits(TOKENS, STARTS, enumerate_up_to=0)
+    assert not few.enumerated
+    assert all(limit.runs for limit in few.limits)
+    assert [limit.runs for limit in few.limits] == [limit.runs for limit in found.limits if limit.runs]
+
+
+def test_rows_carry_margin_direction_score_and_steps(found):
+    gamma = al.scores(TOKENS)
+    for limit in found.locally_optimal:
+        svm = al.solve_margin(TOKENS, limit.selected)
+        assert limit.margin == pytest.approx(svm.margin, rel=1e-9)
+        assert al.cosine(limit.direction, svm.W) == pytest.approx(1.0)
+        assert np.linalg.norm(limit.direction) == pytest.approx(1.0)
+        assert limit.score == pytest.approx(np.mean([gamma[i, t] for i, t in enumerate(limit.selected)]))
+        times = found.settled_at[(found.selected == limit.selected).all(-1)]
+        assert limit.steps == (None if not len(times) else np.sort(times)[(len(times) - 1) // 2])
+    best = [limit for limit in found.limits if limit.is_best]
+    assert [limit.selected.tolist() for limit in best] == [al.optimal_tokens(TOKENS).tolist()]
+
+
+def test_k_and_q_go_by_the_nuclear_norm():
+    found = al.limits(TOKENS, 10, parameterization="KQ")
+    assert set(found.weights) == {"K", "Q"}
+    assert sum(limit.runs for limit in found.limits) == 10
+    for limit in found.locally_optimal:
+        assert limit.solution.norm == "nuclear"
+
+
+def test_starts_of_ones_own():
+    svm = al.solve_margin(TOKENS, [3, 0, 2])
+    found = al.limits(TOKENS, 3, init=np.stack([30.0 * svm.W] * 3))
+    assert found.limits[0].selected.tolist() == [3, 0, 2]
+    assert found.limits[0].settled == 3
+    assert found.limits[0].steps == 100
+
+
+def test_printed_and_as_json(found):
+    assert repr(found).startswith("9 of 64 selections are locally optimal; 40 starts settle in")
+    facts = json.loads(json.dumps(found.to_json()))
+    assert len(facts["rows"]) == len(found.limits)
+    assert facts["rows"][0]["certificate"]["status"] == "optimal"
+    assert len(facts["settled_at"]) == STARTS
+
+
+def test_command_line(tmp_path, capsys):
+    path = TOKENS.save(tmp_path / "tokens.npz")
+    assert main(["limits", str(path), "--starts", "40", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["starts"] == 40
+    assert facts["locally_optimal"] == 9
+    assert main(["limits", str(path), "--starts", "40", "--steps", "5"]) == 1
+    assert "not settled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"starts": 0}, "starts"),
+        ({"rule": al.adam(0.1)}, "rule"),
+        ({"parameterization": "V"}, "parameterization"),
+        ({"loss": "hinge"}, "loss"),
+        ({"on_step": 3}, "on_step"),
+        ({"init": np.zeros((2, 3, 3))}, "init"),
+    ],
+)
+def test_what_is_refused(options, told):
+    with pytest.raises(al.InputError, match=f"`{told}`"):
+        al.limits(TOKENS, **options)
+
+
+def test_tokens_without_a_head_are_refused():
+    with pytest.raises(al.InputError, match="`v`"):
+        al.limits(al.Tokens(x=TOKENS.x, z=TOKENS.z, y=TOKENS.y), 2)
