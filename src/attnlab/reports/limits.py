@@ -219,6 +219,6 @@ def _rows(
     return tuple(sorted(rows, key=lambda row: (-row.settled, -row.unsettled, row.name)))
 
 
-def _middle(steps: Array) -> int | None:
+def _middle(steps: NDArray[np.int64]) -> int | None:
     """The median, as one of the steps."""
     return int(np.sort(steps)[(len(steps) - 1) // 2]) if len(steps) else None
