@@ -162,7 +162,8 @@ class Solutions:
     """The max-margin solutions of selections of one data set, each solved once."""
 
     def __init__(self, tokens: Tokens, norm: Literal["frobenius", "nuclear"]) -> None:
-        self.tokens, self.norm = tokens, norm
+        self.tokens = tokens
+        self.norm: Literal["frobenius", "nuclear"] = norm
         self._known: dict[bytes, MarginSolution] = {}
 
     def of(self, selected: NDArray[np.intp]) -> MarginSolution:
