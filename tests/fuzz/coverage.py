@@ -90,6 +90,8 @@ EXEMPT = {
     "reports.Judged": RESULT,
     "reports.ProbedHead": RESULT,
     "reports.ProbeReport": RESULT,
+    "reports.Limit": RESULT,
+    "reports.LimitsReport": RESULT,
     "reports.RatesRow": RESULT,
     "reports.RatesTable": RESULT,
     "reports.Report": "abstract",

@@ -118,7 +118,7 @@ def test_command_line(tmp_path, capsys):
         ({"parameterization": "V"}, "parameterization"),
         ({"loss": "hinge"}, "loss"),
         ({"on_step": 3}, "on_step"),
-        ({"init": np.zeros((2, 3, 3))}, "init"),
+        ({"init": np.zeros((2, 3, 3))}, "W"),
     ],
 )
 def test_what_is_refused(options, told):

@@ -74,6 +74,8 @@ def _shortest(A):
         slopes = A @ point
         up = int(np.argmin(slopes))
         down = int(np.argmax(np.where(share > 0, slopes, -np.inf)))
+        if up == down:
+            break
         way = A[up] - A[down]
         move = min(share[down], max(0.0, -(point @ way) / (way @ way)))
         share[up] += move
@@ -82,7 +84,7 @@ def _shortest(A):
 
 
 def test_rivals_keep_a_run_unsettled_until_they_are_far():
-    """Along the max-margin direction of a selection that is locally optimal and not the best: settled once W is long."""
+    """Along the max-margin direction of a locally optimal selection, not the best: settled once W is long."""
     tokens = al.data.sphere(n=3, T=4, d=3, seed=2)
     selected = np.array([3, 0, 2])
     svm = al.solve_margin(tokens, selected)

@@ -162,7 +162,8 @@ class Solutions:
     """The max-margin solutions of selections of one data set, each solved once."""
 
     def __init__(self, tokens: Tokens, norm: Literal["frobenius", "nuclear"]) -> None:
-        self.tokens, self.norm = tokens, norm
+        self.tokens = tokens
+        self.norm: Literal["frobenius", "nuclear"] = norm
         self._known: dict[bytes, MarginSolution] = {}
 
     def of(self, selected: NDArray[np.intp]) -> MarginSolution:
@@ -219,6 +220,6 @@ def _rows(
     return tuple(sorted(rows, key=lambda row: (-row.settled, -row.unsettled, row.name)))
 
 
-def _middle(steps: Array) -> int | None:
+def _middle(steps: NDArray[np.int64]) -> int | None:
     """The median, as one of the steps."""
     return int(np.sort(steps)[(len(steps) - 1) // 2]) if len(steps) else None

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class Judge:
 
     tokens: Tokens
     loss: MarginLoss
-    norm: str | None
+    norm: Literal["frobenius", "nuclear"] | None
 
     @property
     def is_cheap(self) -> bool:
