@@ -94,6 +94,7 @@ def table() -> dict[str, Case]:
         calls_text,
         calls_theory,
         calls_train,
+        calls_variants,
         calls_vision,
     )
 

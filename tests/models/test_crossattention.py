@@ -146,6 +146,7 @@ def test_training_values_is_training_the_head_they_make(rule, seed):
     settings = {"steps": 3000, "record": [0, 10, 3000]}
     values = al.descend(tokens, rule, model=CrossAttention(), init=start, **settings)
     head = al.descend(tokens, rule, train_head=True, init=of_head, **settings)
+    assert tokens.v is not None
     made = values.weights["V"] @ tokens.v
     assert np.linalg.norm(values.weights["W"] - head.W) <= 1e-12 * np.linalg.norm(head.W)
     assert np.linalg.norm(made - head.weights["u"]) <= 1e-12 * np.linalg.norm(made)

@@ -134,6 +134,7 @@ def test_values_score_the_tokens():
     model = CrossAttention(values=2, head=TrainedLinear())
     weights = model.initial(TOKENS)
     head = model.tokens_of(TOKENS, weights)
+    assert head.tokens.v is not None
     np.testing.assert_allclose(head.tokens.v, weights["V"] @ weights["u"])
     np.testing.assert_allclose(softmax(head.logits), model.attention(TOKENS, weights), rtol=1e-12)
     assert not CrossAttention(head="relu-sum").tokens_of(TOKENS, CrossAttention().initial(TOKENS)).tokens.v.any()

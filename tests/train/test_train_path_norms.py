@@ -74,12 +74,16 @@ def test_the_box_is_that_of_bounded_searches():
 def test_norms_that_have_searches_of_their_own_agree(name):
     norm = {"frobenius": norms.FROBENIUS, "nuclear": norms.NUCLEAR}[name]
     toward = solve_margin(TOKENS, SELECTED, norm=name).W
-    settings = {"radii": (1, 10), "restarts": 2}
+    # In a small ball the loss has several minima, and each search may end in another.
+    settings = {"radii": (10,), "restarts": 2}
     own = regularization_path(TOKENS, toward, norm=name, **settings)
     general = regularization_path(TOKENS, toward, norm=norm, **settings)
     np.testing.assert_allclose(general.radii, own.radii, rtol=1e-9)
     np.testing.assert_allclose(general.value, own.value, rtol=1e-8)
     np.testing.assert_allclose(general.W, own.W, atol=1e-4 * np.abs(own.W).max())
+    for R, value, W in zip(general.radii, general.value, general.W, strict=True):
+        assert norm.value(W) <= R * (1 + 1e-12)
+        assert value == pytest.approx(log_excess(TOKENS, W), rel=1e-9)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attnlab.checks import instance, no_batch
 from attnlab.data.directions import misalignment
+from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 from attnlab.models.attention import Attention
 from attnlab.models.headtokens import HeadTokens
@@ -27,6 +28,8 @@ SATURATED = 0.99
 MOST_GRADIENTS = 50_000_000
 # So many heads are compared with their max-margin solutions.
 MOST_HEADS = 8
+# Heads inside a network, where every token asks, are left out beyond so many logits: solving for one would take long.
+MOST_LOGITS = 20_000
 LARGEST_LOG = float(np.log(np.finfo(np.float64).max))
 
 
@@ -193,7 +196,7 @@ def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: Loss
         margin=margin,
         log_gradient_norm=float(total_log_norm(mantissa, log_scale)),
         attention=explained.attention(accepted, weights),
-        heads=tuple(map(_head, explained.heads_as_tokens(accepted, weights)[:MOST_HEADS])),
+        heads=_heads(explained, accepted, weights),
         eigenvalues=ntk_eigenvalues(accepted, explained, weights) if few else None,
     )
 
@@ -209,6 +212,13 @@ def _fit(outputs: Array, y: Array) -> tuple[float | None, float | None]:
         best_other = np.where(right, -np.inf, outputs).max(-1)
         margins = np.where(right, outputs, 0.0).sum(-1) - best_other
     return float(np.mean(margins <= 0)), float(margins.min())
+
+
+def _heads(model: Model, data: Data, weights: GivenWeights) -> tuple[HeadRow, ...]:
+    """The first heads; of a large network none, `model.heads_as_tokens` gives them."""
+    if isinstance(data, Sequences) and data.n * data.T**2 > MOST_LOGITS:
+        return ()
+    return tuple(map(_head, model.heads_as_tokens(data, weights)[:MOST_HEADS]))
 
 
 def _head(head: HeadTokens) -> HeadRow:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.checks import whole
+from attnlab.data.scale import lengths
 from attnlab.data.selection import TIE, scores
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -146,23 +147,34 @@ def _worst(
     def ratios(shares: Array) -> Array:
         """Of mixtures (q, m, T); inf where lower tokens have no share to speak of."""
         off = np.where(own_low[:, None], shares, 0.0).sum(-1)
-        values = y[:, None] * apply(np.einsum("qmt,qtd->qmd", shares, x))
-        return np.where(off >= LEAST_OFF, (own_score[:, None] - values) / np.maximum(off, LEAST_OFF), np.inf)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = y[:, None] * apply(np.einsum("qmt,qtd->qmd", shares, x))
+            drops = own_score[:, None] - values
+            found = drops / np.maximum(off, LEAST_OFF)
+        if not np.isfinite(found).all():
+            raise InputError(message("`tokens` or `head` are so large that scores of mixtures are beyond float64."))
+        return np.where(off >= LEAST_OFF, found, np.inf)
 
     slope = slope_of(np.einsum("qt,qtd->qd", at, x)[:, None])  # (q, 1, d)
-    steepest = float(np.sqrt((slope**2).sum(-1)).max())
+    steepest = _longest(slope)
     # Towards one lower token, from the selected one: linear in the shares, so that single tokens decide.
-    towards = np.einsum("qt,qtd->qd", at, x)[:, None] - x
-    by_slope = np.where(own_low, y[:, None] * np.einsum("qmd,qtd->qt", slope, towards), np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        towards = np.einsum("qt,qtd->qd", at, x)[:, None] - x
+        by_slope = np.where(own_low, y[:, None] * np.einsum("qmd,qtd->qt", slope, towards), np.inf)
     starts = _starts(at, own_low, samples, rng)
     value, shares = _descended(ratios, starts, at, own_low)
     ends = slope_of(np.einsum("qt,qtd->qd", shares, x)[:, None])
-    steepest = max(steepest, float(np.sqrt((ends**2).sum(-1)).max()))
+    steepest = max(steepest, _longest(ends))
     infinitesimal = by_slope.min(-1)
     least = np.minimum(value, infinitesimal)
     worst = int(least.argmin())
     where = shares[worst] if value[worst] <= infinitesimal[worst] else at[worst]
     return float(least[worst]), (int(rows[worst]), int(columns[worst])), where, steepest
+
+
+def _longest(slopes: Array) -> float:
+    """The largest length of a vector along the last axis, at any scale."""
+    return float(lengths(slopes.reshape(-1, slopes.shape[-1])).max())
 
 
 def _functions(head: Head, tokens: Tokens) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
