@@ -238,10 +238,11 @@ class Layer:
         return margins, gain, None
 
     def test_records(self, weights: Params, problem: LayerProblem, portion: int | None) -> Params:
-        """`test_loss`, and `test_accuracy`: the share of test queries with a margin above 0."""
+        """`test_loss`; and, for losses that have one, `test_accuracy`: test queries with a margin above 0."""
         evaluation = self.evaluate(weights, problem)
+        records: Params = {"test_loss": self.value(problem, evaluation)}
         accuracy = self.loss.accuracy(evaluation.outputs, problem.y)
-        return {"test_loss": self.value(problem, evaluation), "test_accuracy": accuracy}
+        return records if accuracy is None else {**records, "test_accuracy": accuracy}
 
     def motion(self, params: Params, problem: LayerProblem) -> Motion:
         """How gradient flow begins at these weights."""
