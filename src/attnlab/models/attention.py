@@ -321,12 +321,8 @@ class Attention(Model[Tokens]):
 
     # What records compare with.
 
-    def compared(
-        self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
-    ) -> np.ndarray:
+    def compared(self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None) -> np.ndarray:
         """The tokens whose attention is recorded, with a query axis: those given, or the best-scoring ones."""
-        if test is not None:
-            raise InputError(message("`test` is recorded for a `model` only.", "al.models.loss(test, run.weights)"))
         if track is None:
             if self.train_head and data.v is None:
                 raise InputError(message("These tokens have no `v` to tell the best token by.", "pass `track=`"))

@@ -340,11 +340,8 @@ class Model(Evaluated, Generic[D]):
 
     # What records compare with.
 
-    def compared(
-        self, data: D, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
-    ) -> NamedTuple | np.ndarray:
-        """What the records of a run compare with; `track` is that of `al.descend`. `test` is always None: what is
-        recorded of test examples is said by `tested` and `test_records`."""
+    def compared(self, data: D, prepared: Prepared, start: Weights, track: ArrayLike | None) -> NamedTuple | np.ndarray:
+        """What the records of a run compare with; `track` is that of `al.descend`."""
         if track is not None:
             raise InputError(message(f"`track` is not for {self!r}.", "metrics= takes your own"))
         return Compared(start)

@@ -28,7 +28,7 @@ from attnlab.errors import InputError, message
 from attnlab.models.groups import of_all, of_groups
 from attnlab.models.headtokens import HeadTokens
 from attnlab.models.losses import Loss
-from attnlab.models.model import Data, Init, Model, Targets, Weight, Weights
+from attnlab.models.model import Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, Value
@@ -353,9 +353,7 @@ class MultiHead(Model[Tokens]):
 
     # What records compare with.
 
-    def compared(
-        self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
-    ) -> HeadsCompared:
+    def compared(self, data: Tokens, prepared: Prepared, start: Weights, track: ArrayLike | None) -> HeadsCompared:
         """Tokens to follow, a mask (n, T)."""
         relevant = None
         if track is not None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from attnlab.checks import shown
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
-from attnlab.models.model import Compared, Data, Init, Model, Targets, Weight, Weights
+from attnlab.models.model import Compared, Init, Model, Targets, Weight, Weights
 from attnlab.models.powers import LEAST_SQUARABLE, check_range
 from attnlab.models.problem import Example, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import Params, norm
@@ -144,9 +144,7 @@ class Network(_Settings, Model[Sequences]):
         }
         return metrics
 
-    def compared(
-        self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None, test: Data | None
-    ) -> Compared:
+    def compared(self, data: Sequences, prepared: Prepared, start: Weights, track: ArrayLike | None) -> Compared:
         """Weights and hidden layer at the start."""
         if track is not None:
             raise InputError(message("`track` is not for a network.", "metrics= takes your own"))

@@ -28,6 +28,7 @@ from attnlab.train.settling import Judge, judge_of
 from attnlab.train.trajectory import Trajectory
 
 FIRST_LOOK = 100  # steps; then after 200, 400, 800 ...
+FEWER = 8  # the batch of runs shrinks by this factor
 NORM_OF: dict[str, Literal["frobenius", "nuclear"]] = {"W": "frobenius", "KQ": "nuclear"}
 
 
@@ -85,7 +86,7 @@ def limits(
     settled_at, before = np.full(starts, -1), 0
     for last in _looks(steps):
         # Those that have settled stay where they are; the others go on.
-        left = np.flatnonzero(settled_at < 0)
+        left = _one_of_few_sizes(np.flatnonzero(settled_at < 0), starts)
         run = descend(
             Tokens.stack([tokens] * len(left)),
             rule,
@@ -132,6 +133,14 @@ def _judge(tokens: Tokens, rule: optax.GradientTransformation, parameterization:
         wanted = "wanted 'logistic', 'exponential' or 'correlation'"
         raise InputError(message(f"`loss` is {shown(loss)}; {wanted}."))
     return judge
+
+
+def _one_of_few_sizes(left: NDArray[np.intp], starts: int) -> NDArray[np.intp]:
+    """The starts that are left, the first of them repeated up to one of few numbers: each compiles a program."""
+    size = starts
+    while size // FEWER >= len(left):
+        size //= FEWER
+    return np.append(left, np.repeat(left[:1], size - len(left)))
 
 
 def _looks(steps: int) -> list[int]:

@@ -77,7 +77,7 @@ def make_job(
     matrices = matrices or test is not None
     prepared = model.prepare(data, loss, start, isotropic=isotropic, matrices=matrices)
     prepared.check_loss()
-    compared = model.compared(data, prepared, start, track, None)
+    compared = model.compared(data, prepared, start, track)
     tested = None if test is None else model.tested(data, loss, start, test)
     directions = model.targets(data, targets, start)
     add_axis = partial(_with_trials, data=data)
