@@ -206,7 +206,9 @@ class _Best:
         weight = float(multipliers.sum())
         known = 0 < weight < np.inf and bool(np.isfinite(total).all())
         bound = self.norm.dual(total) / weight if known else np.inf
-        if bound < self.upper:
+        # A bound may say that there is no margin and not be the smallest: others may weigh shorter constraints.
+        says_nothing = bound <= NOTHING * float(multipliers @ self.rows.norms) / weight if known else False
+        if bound < self.upper or (says_nothing and not self.nothing()):
             self.multipliers, self.upper = multipliers / weight, bound
 
     def nothing(self) -> bool:

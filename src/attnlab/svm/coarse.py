@@ -9,6 +9,7 @@ bounds it, however roughly they were found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -44,7 +45,14 @@ def coarse_rounds(rows: Rows, values: Array, tolerance: float) -> Iterator[Round
 
     `values` (N,) are low where constraints are expected to be hard. Rows are of order one, inequalities all of them.
     """
+    if len(rows.queries) > MOST:
+        return
     weights = np.zeros(len(rows))
+    # Constraints of length 1, in 32 bits, with multipliers l_j |A_j|: fewer steps are needed than for all lengths.
+    inverse = (1.0 / rows.norms).astype(np.float32)
+    unit = rows.unit()
+    p = unit.p.astype(np.float32)
+    query_gram = unit.query_gram.astype(np.float32)
     places = rows.scatter(np.arange(len(rows)), fill=-1).reshape(len(rows.queries), -1)  # (M, T): which constraint
     hardest = min(RIVALS, places.shape[1])
     for step in range(ROUNDS):
@@ -55,12 +63,13 @@ def coarse_rounds(rows: Rows, values: Array, tolerance: float) -> Iterator[Round
         used = np.flatnonzero(working)
         if len(used) > MOST:
             return
-        few = rows.p[used]
         query = rows.query[used]
-        system = (few @ few.T) * rows.query_gram[query][:, query]
+        units = p[used]
+        system = (units @ units.T) * query_gram[query[:, None], query]
         closeness = tolerance * (LATE if step else EARLY)
-        weights[used], ended = _maximized(system.astype(np.float32), weights[used], closeness)
-        W = (few * weights[used, None]).T @ rows.queries[query]
+        scaled, ended = _maximized(system, inverse[used], weights[used] / inverse[used], closeness)
+        weights[used] = scaled * inverse[used]
+        W = (rows.p[used] * weights[used, None]).T @ rows.queries[query]
         if not np.isfinite(W).all():
             return
         values = rows.values(W)
@@ -69,8 +78,10 @@ def coarse_rounds(rows: Rows, values: Array, tolerance: float) -> Iterator[Round
             return
 
 
-def _maximized(system: NDArray[np.float32], first: Array, closeness: float) -> tuple[Array, bool]:
-    """l >= 0 of about the largest sum l - l^T G l / 2, and whether it is that close.
+def _maximized(
+    system: NDArray[np.float32], asked: NDArray[np.float32], first: Array, closeness: float
+) -> tuple[Array, bool]:
+    """l >= 0 of about the largest c . l - l^T G l / 2, and whether it is that close; G `system`, c `asked`.
 
     Accelerated, and begun anew where the way turns back.
     """
@@ -85,12 +96,12 @@ def _maximized(system: NDArray[np.float32], first: Array, closeness: float) -> t
     slope_ahead = slope
     pace = 1.0
     for step in range(1, STEPS + 1):
-        then = np.maximum(ahead + (1.0 - slope_ahead) / steepness, 0.0)
+        then = np.maximum(ahead + (asked - slope_ahead) / steepness, 0.0)
         slope_then = system @ then
         way = then - now
         if float((ahead - then) @ way) > 0:
             pace = 1.0
-        faster = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * pace * pace))
+        faster = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * pace * pace))
         momentum = np.float32((pace - 1.0) / faster)
         ahead = then + momentum * way
         slope_ahead = slope_then + momentum * (slope_then - slope)
@@ -99,6 +110,6 @@ def _maximized(system: NDArray[np.float32], first: Array, closeness: float) -> t
         pace = faster
         if step % LOOK == 0:
             square = float(now @ slope)
-            if square > 0 and 1.0 - float(slope.min()) * float(now.sum()) / square < closeness:
+            if square > 0 and 1.0 - float((slope / asked).min()) * float(asked @ now) / square < closeness:
                 return now.astype(np.float64), True
     return now.astype(np.float64), False
