@@ -47,7 +47,7 @@ PAPER_TOXIC = Setting(
 )
 # Ten epochs as in the paper, of few texts.
 FEW = {"batch": 16, "length": 32, "dropout": 0.0, "test": 200}
-QUICK_MNLI = replace(PAPER_MNLI, train=640, steps=400, seeds=2, **FEW)
+QUICK_MNLI = replace(PAPER_MNLI, train=512, steps=320, seeds=2, **FEW)
 QUICK_TOXIC = replace(PAPER_TOXIC, train=256, steps=160, **FEW)
 # On made-up texts, in place of those that a figure asks for.
 SMALL = {"train": 128, "test": 64, "batch": 16, "length": 16, "dropout": 0.0, "seeds": 2}
