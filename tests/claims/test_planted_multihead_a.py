@@ -56,8 +56,8 @@ FAULTS = [
     Fault(
         "multihead-C-L5",
         OUTPUTS,
-        "/ jnp.sqrt(jnp.sum(counts))",
-        "/ jnp.sum(counts)",
+        "/ divisor",
+        "/ divisor**2",
         "1 / sqrt(H) -> 1 / H in the model",
     ),
     Fault(
@@ -95,8 +95,8 @@ FAULTS = [
     Fault(
         "multihead-C-RED",
         OUTPUTS,
-        "/ jnp.sqrt(jnp.sum(counts))",
-        "/ jnp.sum(counts)",
+        "/ divisor",
+        "/ divisor**2",
         "1 / sqrt(H) -> 1 / H in the model",
     ),
     Fault(

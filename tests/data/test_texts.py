@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -378,3 +379,15 @@ def test_segments_of_sequences_are_kept_checked_and_told_apart(tmp_path):
     for wrong in ([[0, 1]], [[0, -1], [0, 0]], [[0.5, 1], [0, 0]], "ab"):
         with pytest.raises(al.InputError, match="`segments`"):
             al.Sequences(ids=data.ids, segments=wrong, y=[0, 1])
+
+
+def test_threads_may_share_a_tokenizer():
+    """Each cuts at its own length, whatever the others do meanwhile."""
+    texts = al.data.made_up_texts(60, seed=0)
+    tokenizer = al.data.Tokenizer.of_texts(texts)
+    alone = {length: texts.encode(tokenizer, length=length).ids for length in (4, 6, 20)}
+    lengths = [4, 6, 20] * 30
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda length: texts.encode(tokenizer, length=length).ids, lengths))
+    for length, ids in zip(lengths, together, strict=True):
+        np.testing.assert_array_equal(ids, alone[length])

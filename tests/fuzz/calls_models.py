@@ -220,6 +220,13 @@ def grouped(src: Source) -> Call:
     return Call(src.choose(HEADS_MODELS).grouped, (src.choose((1, 2, 3, 0, -1, None, "a", 1.5, 10**25)),))
 
 
+@case("models.MultiHead.whole_heads", weight=0.2)
+def whole_heads(src: Source) -> Call:
+    model = models.MultiHead(2, head_width=2)
+    weights = model.initial(al.data.sphere(n=2, T=3, d=4, seed=0), seed=src.choose(range(10)))
+    return Call(model.whole_heads, (weights,), {})
+
+
 NETWORKS = (
     models.Encoder(3),
     models.FullyConnected(3),

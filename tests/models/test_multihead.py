@@ -224,7 +224,6 @@ def test_trials_save_and_resume(tmp_path):
         ({"model": MultiHead(2), "init": "zeros", "metrics": {"loss": lambda view: 0.0}}, "recorded already"),
         ({"model": MultiHead(2), "init": "zeros", "parameterization": "KQ"}, "parameterization"),
         ({"model": MultiHead(2), "init": "zeros", "train_head": True}, "train_head"),
-        ({"test": tokens_of()}, "test"),
         ({"model": MultiHead(2), "init": "zeros", "test": np.zeros((4, 3, 3))}, "test"),
         ({"model": MultiHead(2), "init": "zeros", "engine": "kernel"}, "engine"),
         ({"model": MultiHead(2), "init": "zeros", "targets": {"U": np.ones((3, 3)), "W": np.ones((3, 3))},

@@ -56,6 +56,7 @@ def test_runs_of_all_rules_compile_one_program(data):
     """Another rule, another seed: nothing is compiled for it, where rules of their own compile one program each."""
     from attnlab.train.program import advance_in_place
 
+    jax.clear_caches()  # a process with many programs would make room in the midst of it
     shared = sharing_a_program(RULES)
     how = {"model": Linear(), "batch": 6, "steps": 4, "record": [0, 4], "precision": "float32"}
 

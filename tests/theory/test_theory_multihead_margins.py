@@ -152,7 +152,7 @@ def test_slope_of_the_output_by_differences_and_by_the_model():
         return sum(c * head_output(x, U, W) for c, U, W in every) / np.sqrt(5.0)
 
     np.testing.assert_allclose(found, (outputs(1e-5) - outputs(-1e-5)) / 2e-5, rtol=1e-6, atol=1e-8)
-    problem = Problem(x=x, y=np.ones(6), constants={"counts": counts})
+    problem = Problem(x=x, y=np.ones(6), constants={"counts": counts, "divisor": np.sqrt(5.0)})
     by_model = jax.jvp(lambda p: MultiHead(1).forward(p, problem).outputs, (at,), (along,))[1]
     np.testing.assert_allclose(found, by_model, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(mh.attention_of(x, at["W"][0]).sum(-1), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PAD, UNKNOWN, FIRST, SEPARATOR = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 # What padding is called, in the order in which it is looked for; GPT-2 has none, and its end of text will do.
 PADS = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
+# Where a text is cut is a state of the library's tokenizer, which threads share.
+ONE_AT_A_TIME = threading.Lock()
 # Tables of tokens are often filled up to a multiple of this.
 ROUNDED_TO = 128
 LONGEST = 10**6
@@ -127,17 +130,18 @@ class Tokenizer:
         special = self._inner.num_special_tokens_to_add(several)
         if length is not None:
             length = whole("length", length, special + 1 + several, LONGEST)
-        try:
-            every = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
-            if length is not None:
-                self._inner.enable_truncation(length)
-            rows = self._inner.encode_batch(every)
-        except InputError:
-            raise
-        except Exception as error:  # of the library, which knows only its own kinds of input
-            raise InputError(message(f"`texts` cannot be encoded ({error}); wanted texts.")) from error
-        finally:
-            self._inner.no_truncation()
+        with ONE_AT_A_TIME:
+            try:
+                every = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+                if length is not None:
+                    self._inner.enable_truncation(length)
+                rows = self._inner.encode_batch(every)
+            except InputError:
+                raise
+            except Exception as error:  # of the library, which knows only its own kinds of input
+                raise InputError(message(f"`texts` cannot be encoded ({error}); wanted texts.")) from error
+            finally:
+                self._inner.no_truncation()
         lengths = np.array([len(row.ids) for row in rows], dtype=np.intp)
         if not len(rows) or lengths.min() < 1:
             which = int(lengths.argmin()) if len(rows) else 0

@@ -143,7 +143,7 @@ class MultiHead(Model[Tokens]):
         """A weight that every head has."""
         return "W" if self.head_width is None else "W_Q"
 
-    def width_of(self, d: int) -> int:
+    def _width_of(self, d: int) -> int:
         """Columns of the factors of narrow heads, for tokens of dimension d."""
         if isinstance(self.head_width, int):
             return self.head_width
@@ -159,7 +159,7 @@ class MultiHead(Model[Tokens]):
         decoder = {"U": (tokens.T, d) if self.decoder == "full" else (d,)}
         if self.head_width is None:
             return decoder | {"W": (d, d)}
-        width = self.width_of(d)
+        width = self._width_of(d)
         return decoder | {name: (width, d) if name == "W_O" else (d, width) for name in FACTORS}
 
     def shapes(self, data: Tokens) -> dict[str, Weight]:
@@ -211,12 +211,12 @@ class MultiHead(Model[Tokens]):
     def constants(self, data: Tokens, weights: Weights) -> dict[str, np.ndarray]:
         """Heads per group, and what their sum is divided by."""
         counts = self.grouped(weights[self.logits_by].shape[-3])
-        divisor = np.array(self.divisor(counts))
+        divisor = np.array(self._divisor(counts))
         if data.trials is None:
             return {"counts": counts, "divisor": divisor}
         return {"counts": np.tile(counts, (data.trials, 1)), "divisor": np.tile(divisor, data.trials)}
 
-    def divisor(self, counts: np.ndarray) -> float:
+    def _divisor(self, counts: np.ndarray) -> float:
         """H^c, of so many heads in each group."""
         heads = counts.sum()
         return float(np.sqrt(heads) if self.normalization == 0.5 else heads**self.normalization)
@@ -255,7 +255,7 @@ class MultiHead(Model[Tokens]):
     def output(self, weights: Params, example: Example) -> Array:
         """The average over heads, of one sequence."""
         counts = self.grouped(weights[self.logits_by].shape[0])
-        constants = {"counts": jnp.asarray(counts), "divisor": jnp.asarray(self.divisor(counts))}
+        constants = {"counts": jnp.asarray(counts), "divisor": jnp.asarray(self._divisor(counts))}
         alone = Problem.of(x=example.x[None], y=None, constants=constants)
         return self.forward(weights, alone).outputs[0]
 

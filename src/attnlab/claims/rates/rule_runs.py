@@ -110,7 +110,8 @@ def run_rules(setting: RuleSetting, job: Job, tell: Tell) -> tuple[dict[str, np.
             runs.append(_one_run(setting, job, rules[name], seed, record, look))
         return runs
 
-    _one_run(replace(setting, steps=0), job, rules["sgd"], 0, [0], lambda _: None)  # compiles what all of them share
+    first = next(iter(rules.values()))
+    _one_run(replace(setting, steps=0), job, first, 0, [0], lambda _: None)  # compiles what all of them share
     runs_of = dict(zip(rules, side_by_side(of_rule, rules), strict=True))
     tell(total, total, "done")
     arrays: dict[str, np.ndarray] = {"steps": np.array(record)}
