@@ -1,7 +1,7 @@
 """Are the shares of `al.limits` right? Against a count by a NumPy loop that shares no code with it.
 
 For each data set, 500 starts by `al.limits`, and 500 other starts by normalized gradient descent written out in NumPy,
-4,000 steps each. Both are samples of the same shares, so a chi-square test of homogeneity has p-values that are uniform.
+4,000 steps each. Both sample the same shares, so p-values of a chi-square test of homogeneity should be uniform.
 
     python benchmarks/limits.py             # sphere (3, 4, 3), seeds 0 to 9, and the time of (6, 8, 10)
 """
