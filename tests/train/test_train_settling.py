@@ -46,24 +46,29 @@ def test_best_tokens_by_the_loss():
         assert run.settled.shape == ()
 
 
-def test_paths_stay_as_near_as_the_proof_says():
-    """|W(s) - W(0) - s A*|^2 <= 2 s E on the flow of F = log sum c e^-m, by small Euler steps."""
+@pytest.mark.parametrize("size", [0.0, 0.3, 2.0])
+def test_paths_stay_as_near_as_the_proof_says(size):
+    """|W(s) - W(0) - C - s A*|^2 <= |C|^2 + 2 s E on the flow of F = log sum c e^-m, by small Euler steps."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
         A, c, W = rng.standard_normal((6, 9)) + 1.0, rng.uniform(0.1, 1.0, 6), rng.standard_normal(9)
         share = _shortest(A)
         axis, start = share @ A, W.copy()
+        C = size * rng.standard_normal(9)
+        C -= axis * (axis @ C) / (axis @ axis)
         held = share > 1e-12
-        u = np.log(c) - A @ W
-        top = np.logaddexp.reduce(u)
-        E = top - share[held] @ (u[held] - np.log(share[held]))
+        u = np.log(c) - A @ (W + C)
+        E = np.logaddexp.reduce(u) - share[held] @ (u[held] - np.log(share[held]))
+        floor = share[held] @ (np.log(c[held]) - np.log(share[held]))  # F >= floor - <A*, W>
         assert E >= 0
         s, h = 0.0, 1e-3
         for _ in range(4000):
             u = np.log(c) - A @ W
+            assert np.logaddexp.reduce(u) >= floor - axis @ W - 1e-9
             W, s = W + h * np.exp(u - np.logaddexp.reduce(u)) @ A, s + h
-            stray = W - start - s * axis
-            assert stray @ stray <= 2.0 * (s + h) * E + 1e-6
+            stray = W - start - C - s * axis
+            assert stray @ stray <= C @ C + 2.0 * (s + h) * E + 1e-6
+            assert axis @ stray >= -1e-9  # along A* paths are ahead, never behind
 
 
 def _shortest(A):
