@@ -49,6 +49,9 @@ from attnlab.svm import MarginSolution, solve_margins
 
 # Off the selected token at most this much weight, over one and over the spread of scores.
 SATURATED = 0.25
+# A push then differs from c_j e^(-m_j) by at most this times slope spread (1 + spread) times what is off: the slope of
+# the loss changes by e^(spread off) <= 1 + 1.14 spread off, scores by spread off, and weights by the factor 1 + off.
+BLUR = 3.0
 # C at these shares of the way to where the pushes of support tokens are as at the limit.
 WAYS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 # Where bounds are added up: s |A*|^2 from the first to the last of these, in so many intervals.
@@ -299,7 +302,7 @@ class _Bound:
         if not (off * np.maximum(1.0, self.spread) <= SATURATED).all():
             return False
         # What is left of pushes where attention is not one-hot, over their sum; and the rivals.
-        blur = 3.0 * np.exp(self.log_slope) * self.spread * (1.0 + self.spread)
+        blur = BLUR * np.exp(self.log_slope) * self.spread * (1.0 + self.spread)
         disturbed = np.exp(log_ratio) * (blur * off)[:, self.query]
         rivals = np.where(low | ~np.isfinite(self.log_c), 0.0, np.exp(log_ratio + self.log_c))
         both = (disturbed + rivals) @ lengths
