@@ -14,6 +14,7 @@ from attnlab.svm.rows import Rows
 from attnlab.svm.scales import Measure, at_any_scale
 from attnlab.svm.solution import MarginSolution
 
+_least, _most = np.minimum.reduce, np.maximum.reduce
 TOLERANCE = 1e-10
 # Above this many constraints products with the Gram matrix beat factoring it; above the second it is never formed.
 FREE, DENSE = 300, 3000
@@ -41,30 +42,32 @@ def solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: fl
         return solve_level(rows, selected, d, tolerance)
     if len(rows) == 0:
         return unconstrained(rows, selected, d)
-    # Rows scaled to unit length: <A_j/|A_j|, W> >= 1/|A_j|; the common size of the bounds is taken out.
-    bound = 1.0 / rows.norms
-    size = float(np.maximum.reduce(bound))
-    if size == np.inf:  # 0 >= 1: a duplicate of the selected token, or a zero query
+    if not _least(rows.norms) > 0:  # 0 >= 1: a duplicate of the selected token, or a zero query
         return infeasible(rows, (rows.norms == 0).astype(float), selected, d)
-    unit = rows.unit()
-    bound = bound / size
+    solution = None
+    if len(rows) > FREE:
+        solution, weights = _solve_free(rows, selected, d, tolerance)
+        if len(rows) > DENSE:
+            good = solution is not None and solution.gap < FAR
+            return solution if good and solution else without_solution(rows, weights, selected, d, solution)
+    elif len(rows) <= d * d:  # more rows depend on each other
+        found = active_set(rows.gram(), np.ones(len(rows)))
+        solution = None if found is None else certify(rows, found, selected, d, tolerance)
+    if solution is not None and solution.gap <= tolerance:
+        return solution
+    return _solve_dense(rows, solution, selected, d, tolerance)
+
+
+def _solve_dense(
+    rows: Rows, solution: MarginSolution | None, selected: NDArray[np.intp], d: int, tolerance: float
+) -> MarginSolution:
+    """A solution better than this one, or a proof that there is none, by non-negative least squares."""
+    unit, bound, size = _unit_problem(rows)
 
     def finished(scaled: Array) -> MarginSolution | None:
         return certify(rows, scaled / rows.norms * size, selected, d, tolerance)
 
-    solution = None
-    if len(rows) > FREE:
-        solution, weights = _solve_free(rows, unit, bound, size, selected, d, tolerance)
-        if len(rows) > DENSE:
-            good = solution is not None and solution.gap < FAR
-            return solution if good and solution else without_solution(rows, weights, selected, d, solution)
-        if solution is not None and solution.gap <= tolerance:
-            return solution
     gram = unit.gram()
-    found = active_set(gram, bound) if len(rows) <= d * d else None  # more rows depend on each other
-    solution = better(solution, finished(found) if found is not None else None)
-    if solution is not None and solution.gap <= tolerance:
-        return solution
     weights, distance = least_distance(gram, bound)
     if distance > 0:
         solution = better(solution, finished(refine(gram, bound, weights / distance)))
@@ -74,6 +77,13 @@ def solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: fl
     if solution is not None and solution.gap < FAR:
         return solution
     return without_solution(rows, weights / rows.norms, selected, d, solution)
+
+
+def _unit_problem(rows: Rows) -> tuple[Rows, Array, float]:
+    """Rows scaled to unit length, <A_j/|A_j|, W> >= 1/|A_j|; the bounds; and their common size, which they are without."""
+    bound = 1.0 / rows.norms
+    size = float(_most(bound))
+    return rows.unit(), bound / size, size
 
 
 def _settled(solution: MarginSolution | None, tolerance: float) -> bool:
@@ -115,9 +125,10 @@ def _sharpened(
 
 
 def _solve_free(
-    rows: Rows, unit: Rows, bound: Array, size: float, selected: NDArray[np.intp], d: int, tolerance: float
+    rows: Rows, selected: NDArray[np.intp], d: int, tolerance: float
 ) -> tuple[MarginSolution | None, Array]:
     """Solve without the Gram matrix: a solution if W separates, and weights that may prove that none does."""
+    unit, bound, size = _unit_problem(rows)
     proof = np.zeros(len(rows))
 
     def gap(scaled: Array) -> float:

@@ -95,6 +95,11 @@ class Rows:
 
     def gram(self) -> Array:
         """<A_i, A_j>, (N, N)."""
+        if self.each:
+            N, M = len(self), len(self.queries)
+            found = self.p.dot(self.p.T).reshape(M, self.each, M, self.each)
+            found *= self.query_gram[:, None, :, None]
+            return found.reshape(N, N)
         return (self.p @ self.p.T) * self.query_gram.take(self.query, axis=0).take(self.query, axis=1)
 
     def gram_times(self, multipliers: Array) -> Array:
@@ -116,16 +121,15 @@ class Rows:
     def norms(self) -> Array:
         """|A_j| = |p_j| |q_j|, (N,)."""
         p_lengths, lengths = self._lengths
-        return p_lengths * lengths.take(self.query)
+        return p_lengths * (lengths.repeat(self.each) if self.each else lengths.take(self.query))
 
     @property
     def ordinary(self) -> bool:
         """Are the differences and the queries, all of them, neither zero nor extremely long or short?"""
         if self.shift is not None:
             return False
-        lengths = np.concatenate(self._lengths)
         # The reductions of the functions, not of the methods: small problems notice the difference.
-        return bool(_least(lengths) > 1.0 / ORDINARY and _most(lengths) < ORDINARY)
+        return not len(self) or all(_least(part) > 1.0 / ORDINARY and _most(part) < ORDINARY for part in self._lengths)
 
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
