@@ -10,7 +10,7 @@ tokens and q_j the query that compares them. Everything the solvers need follows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
@@ -27,6 +27,9 @@ from attnlab.errors import InputError, message
 ORDINARY = 2.0**100
 _least, _most = np.minimum.reduce, np.maximum.reduce
 TINIEST = float(np.finfo(np.float64).smallest_subnormal)
+LARGEST = float(np.finfo(np.float64).max)
+# Numbers of the differences above which these are not kept, and that are made at a time: those stay in cache.
+STREAMED, BLOCK = 2**23, 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.p)
+
+    @property
+    def width(self) -> int:
+        """The dimension a of the differences."""
+        return self.p.shape[1]
 
     def part(self, index: NDArray[np.intp]) -> Rows:
         """Some of the constraints, in ascending order of `index`."""
@@ -153,6 +161,91 @@ class Rows:
         return full.reshape(self.shape)
 
 
+class StreamedRows(Rows):
+    """Rows x[one] - x[other], too many to be kept: differences are made block by block.
+
+    All of `p` is made if someone asks for it.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        one: NDArray[np.intp],
+        other: NDArray[np.intp],
+        queries: Array,
+        query: NDArray[np.intp],
+        where: NDArray[np.intp],
+        shape: tuple[int, ...],
+    ) -> None:
+        fields = {"x": x, "one": one, "other": other, "queries": queries, "query": query, "where": where}
+        for name, value in {**fields, "shape": shape, "equal": None, "each": None, "shift": None}.items():
+            object.__setattr__(self, name, value)
+
+    x: Array
+    one: NDArray[np.intp]
+    other: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    @property
+    def width(self) -> int:
+        return self.x.shape[1]
+
+    @cached_property
+    def p(self) -> Array:
+        """All differences, (N, a)."""
+        return self._differences(slice(None))
+
+    def part(self, index: NDArray[np.intp]) -> Rows:
+        p = self._differences(index)
+        return Rows(p, self.queries, self.query[index], self.where[index], self.shape, None)
+
+    def values(self, W: Array) -> Array:
+        seen = self.queries @ W.T
+        found = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(p, seen.take(self.query[block], axis=0), out=found[block])
+        return found
+
+    def sizes(self, W: Array) -> Array:
+        seen = np.abs(self.queries) @ np.abs(W).T
+        found = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(np.abs(p), seen.take(self.query[block], axis=0), out=found[block])
+        return found
+
+    def gathered(self, multipliers: Array) -> Array:
+        found = np.zeros((len(self.queries), self.width))
+        used = np.flatnonzero(multipliers)
+        step = max(1, BLOCK // self.width)
+        for start in range(0, used.size, step):
+            some = used[start : start + step]
+            query = self.query[some]
+            first = np.flatnonzero(np.diff(query, prepend=-1))  # of each query
+            weighted = multipliers[some, None] * self._differences(some)
+            found[query[first]] += np.add.reduceat(weighted, first, axis=0)
+        return found
+
+    @cached_property
+    def _lengths(self) -> tuple[Array, Array]:
+        lengths = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(p, p, out=lengths[block])
+        return np.sqrt(lengths), np.sqrt(np.vecdot(self.queries, self.queries))
+
+    def _blocks(self) -> Iterator[tuple[slice, Array]]:
+        step = max(1, BLOCK // self.width)
+        for start in range(0, len(self), step):
+            block = slice(start, start + step)
+            yield block, self._differences(block)
+
+    def _differences(self, index: slice | NDArray[np.intp]) -> Array:
+        first = self.x.take(self.one[index], axis=0)
+        first -= self.x.take(self.other[index], axis=0)
+        return first
+
+
 class _ExtremeRows(Rows):
     """Rows whose products may be no float64 numbers: those are refused."""
 
@@ -238,9 +331,11 @@ def array_rows(x: Array, z: Array, mask: NDArray[np.bool_] | None, chosen: NDArr
     if flat.size > n:
         first = starts // (flat.size // n * T) * T  # where its sequence begins, in `x`
         other = where + (first - starts)[query]
-    p, shift = differences(x.reshape(-1, a), (first + flat)[query], other)
-    each = T - 1 if mask is None else None
-    return Rows(p, z.reshape(-1, z.shape[-1]), query, where, (*chosen.shape, T), None, each, shift)
+    x, one, queries, shape = x.reshape(-1, a), (first + flat)[query], z.reshape(-1, z.shape[-1]), (*chosen.shape, T)
+    if len(query) * a > STREAMED and max(-x.min(), x.max()) < LARGEST / 2:
+        return StreamedRows(x, one, other, queries, query, where, shape)
+    p, shift = differences(x, one, other)
+    return Rows(p, queries, query, where, shape, None, T - 1 if mask is None else None, shift)
 
 
 def differences(x: Array, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp] | None]:
