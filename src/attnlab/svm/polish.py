@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from attnlab.data.tokens import Array
 from attnlab.svm.interior import Stack, follow, lifted, start
 
-STEPS = 12
+# Steps, and how many in a row that do not lower the gap end it.
+STEPS, IDLE = 12, 4
 # Gaps at which polishing is tried: usually the first will do.
 RUNGS = (1e-4, 1e-6, 1e-8)
 # Weight of the proximal term, for problems of nuclear norm 1.
@@ -75,14 +76,17 @@ def guess_tight(stack: Stack, W: Array, multipliers: Array) -> NDArray[np.bool_]
         return stack.free | (share > slack)
 
 
-def polish(stack: Stack, W: Array, multipliers: Array, rank: int) -> Factors:
+def polish(
+    stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None
+) -> Factors:
     """Newton's method from W and its multipliers, on matrices of this rank; the best iterate of every problem."""
     norm = np.linalg.norm(W, ord="nuc", axis=(-2, -1))
-    unit = Stack(stack.f, stack.z, stack.bound / norm[:, None], stack.free)
+    unit = Stack(stack.f, stack.queries, stack.query, stack.bound / norm[:, None], stack.free)
     left, singular, right = np.linalg.svd(W / norm[:, None, None], full_matrices=False)
     root = np.sqrt(singular[:, None, :rank])
     now = Factors(left[..., :rank] * root, right.transpose(0, 2, 1)[..., :rank] * root, multipliers, np.empty(0))
-    tight = guess_tight(stack, W, multipliers)
+    tight = guess_tight(stack, W, multipliers) if tight is None else tight
+    idle = np.zeros(len(stack), dtype=np.intp)  # steps since the gap last fell
     best = Factors(now.K, now.Q, now.multipliers, np.full(len(stack), np.inf))
     _keep_better(unit, now, best)  # a start without a gap is not made better by the proximal term
     for _ in range(STEPS):
@@ -91,7 +95,8 @@ def polish(stack: Stack, W: Array, multipliers: Array, rank: int) -> Factors:
         if not _newton(unit, now, tight):
             break
         _keep_better(unit, now, best)
-        if ((best.gap <= SMALL) & (best.gap > 0.1 * before)).all():
+        idle = np.where(best.gap < before, 0, idle + 1)
+        if ((best.gap <= SMALL) & (best.gap > 0.1 * before) | (idle >= IDLE)).all():
             break
         tight = np.where((best.gap <= SHARP)[:, None], tight, _correct(unit, now, tight))
     scale = np.sqrt(norm)[:, None, None]
@@ -229,6 +234,20 @@ def least_nuclear(stack: Stack, tolerance: float, W: Array | None = None, multip
         if not left.size:
             break
     return found
+
+
+def roughly_nuclear(stack: Stack, target: float, W: Array, multipliers: Array) -> Found:
+    """Interior points alone, to a gap of `target`."""
+    iterate = start(stack, W, multipliers)
+    follow(stack, iterate, target)
+    return Found(iterate.W, iterate.best, iterate.gap, np.zeros(len(stack), dtype=np.intp))
+
+
+def again_nuclear(stack: Stack, W: Array, multipliers: Array, rank: int) -> Found:
+    """The solution of one problem from that of nearly the same: a polish of it, with what it misses taken for tight."""
+    tight = stack.free | (multipliers > 0) | (stack.values(W) < stack.bound * (1.0 - 1e-12))
+    done = polish(stack, W, multipliers, rank, tight)
+    return Found(np.matmul(done.K, done.Q.transpose(0, 2, 1)), done.multipliers, done.gap, np.array([rank]))
 
 
 def _take(
