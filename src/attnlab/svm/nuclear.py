@@ -36,7 +36,7 @@ from attnlab.svm.solution import MarginSolution
 
 TOLERANCE = 1e-8
 # Above this many constraints a working set of them is solved for.
-MANY = 1500
+MANY = 500
 # Rounds of adding missed rows to it, and how many of each query join at a time.
 ROUNDS, RIVALS = 40, 8
 # Working sets are solved to this gap until the W found has this least value on all rows.
@@ -198,9 +198,7 @@ def _gap(W: Array, least: float, image: Array, total: float) -> float:
     return _nuclear_norm(W) * _spectral_norm(image) / (least * total) - 1.0
 
 
-def _of_working_set(
-    reduced: _Reduced, W: Array, multipliers: Array, rough: bool, rank: int, tolerance: float
-) -> Found:
+def _of_working_set(reduced: _Reduced, W: Array, multipliers: Array, rough: bool, rank: int, tolerance: float) -> Found:
     """Roughly; or from the solution W of rank `rank` that the last working set had; or from a start near it."""
     stack = reduced.stack
     near, pulls = reduced.point(W, multipliers)

@@ -76,9 +76,7 @@ def guess_tight(stack: Stack, W: Array, multipliers: Array) -> NDArray[np.bool_]
         return stack.free | (share > slack)
 
 
-def polish(
-    stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None
-) -> Factors:
+def polish(stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None) -> Factors:
     """Newton's method from W and its multipliers, on matrices of this rank; the best iterate of every problem."""
     norm = np.linalg.norm(W, ord="nuc", axis=(-2, -1))
     unit = Stack(stack.f, stack.queries, stack.query, stack.bound / norm[:, None], stack.free)
