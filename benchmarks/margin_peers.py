@@ -21,7 +21,7 @@ SCS_ACCURACY = 1e-9
 
 def differences(x: Any, z: Any, chosen: Any) -> tuple[Any, Any]:
     """Token differences and their queries, both (N, d)."""
-    n, T, d = x.shape
+    n, T, _ = x.shape
     others = np.arange(T) != chosen[:, None]
     p = (x[np.arange(n), chosen][:, None] - x)[others]
     return p, np.repeat(z, T - 1, axis=0)

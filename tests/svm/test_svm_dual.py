@@ -7,7 +7,7 @@ from verifier import judge, judge_farkas
 
 import attnlab as al
 from attnlab import Tokens
-from attnlab.svm import MarginStatus, Rows, frobenius, margin_rows
+from attnlab.svm import MarginStatus, frobenius, margin_rows
 from attnlab.svm.dual import active_set, least_distance, refine
 from attnlab.svm.grouped import Grouped
 from attnlab.svm.working import FINE, conjugate_gradients

@@ -178,8 +178,7 @@ class _Kronecker:
     def solver(self, weights: Array) -> Callable[[Array], Array] | None:
         """From right sides (a, b) to solutions; None where rounding leaves no Cholesky factor."""
         p = self.group.p
-        M, k, a = p.shape
-        b = self.group.queries.shape[1]
+        a, b = p.shape[2], self.group.queries.shape[1]
         weighted = p * self.group.spread(weights)[:, :, None]
         inner = np.matmul(weighted.transpose(0, 2, 1), p)[:, self.left[0], self.left[1]]  # (M, a (a + 1) / 2)
         both = inner.T @ self.squares

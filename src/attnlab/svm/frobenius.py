@@ -81,7 +81,7 @@ def _solve_dense(
 
 
 def _unit_problem(rows: Rows) -> tuple[Rows, Array, float]:
-    """Rows scaled to unit length, <A_j/|A_j|, W> >= 1/|A_j|; the bounds; and their common size, which they are without."""
+    """Rows scaled to unit length, <A_j/|A_j|, W> >= 1/|A_j|; these bounds, the largest 1; and what that one was."""
     bound = 1.0 / rows.norms
     size = float(_most(bound))
     return rows.unit(), bound / size, size

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -137,7 +137,10 @@ class Rows:
         if self.shift is not None:
             return False
         # The reductions of the functions, not of the methods: small problems notice the difference.
-        return not len(self) or all(_least(part) > 1.0 / ORDINARY and _most(part) < ORDINARY for part in self._lengths)
+        if not len(self):
+            return True
+        p, q = self._lengths
+        return bool(min(_least(p), _least(q)) > 1.0 / ORDINARY and max(_most(p), _most(q)) < ORDINARY)
 
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
@@ -320,34 +323,40 @@ def array_rows(x: Array, z: Array, mask: NDArray[np.bool_] | None, chosen: NDArr
     """
     n, T, a = x.shape
     flat = chosen.reshape(-1)  # (M,)
+    starts, query = _layout(flat.size, T)
     compared = np.arange(T) != flat[:, None]
     if mask is not None:
         compared &= mask.reshape(-1, T)
     where = compared.reshape(-1).nonzero()[0]
-    query = where // T
-    starts = np.arange(0, flat.size * T, T)  # where the row of each query begins, in `where`
+    if mask is not None:
+        query = where // T
     other = where
     first = starts
     if flat.size > n:
         first = starts // (flat.size // n * T) * T  # where its sequence begins, in `x`
         other = where + (first - starts)[query]
-    x, one, queries, shape = x.reshape(-1, a), (first + flat)[query], z.reshape(-1, z.shape[-1]), (*chosen.shape, T)
+    x, queries, shape = x.reshape(-1, a), z.reshape(-1, z.shape[-1]), (*chosen.shape, T)
     if len(query) * a > STREAMED and max(-x.min(), x.max()) < LARGEST / 2:
-        return StreamedRows(x, one, other, queries, query, where, shape)
-    p, shift = differences(x, one, other)
+        return StreamedRows(x, (first + flat)[query], other, queries, query, where, shape)
+    p, shift = differences(x.take(first + flat, axis=0).take(query, axis=0), x.take(other, axis=0))
     return Rows(p, queries, query, where, shape, None, T - 1 if mask is None else None, shift)
 
 
-def differences(x: Array, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp] | None]:
-    """x[one] - x[other] as p times 2^shift; the shift is None where no difference is beyond the largest number."""
+@lru_cache(maxsize=64)
+def _layout(M: int, T: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the T tokens of each query begin, (M,), and the query of each constraint if all are seen, (M (T - 1),)."""
+    starts, query = np.arange(0, M * T, T), np.repeat(np.arange(M), T - 1)
+    starts.flags.writeable = query.flags.writeable = False
+    return starts, query
+
+
+def differences(first: Array, second: Array) -> tuple[Array, NDArray[np.intp] | None]:
+    """first - second as p times 2^shift; the shift is None where no difference is beyond the largest number."""
     try:
         with np.errstate(over="raise"):
-            p = x.take(one, axis=0)
-            p -= x.take(other, axis=0)
-            return p, None
+            return first - second, None
     except FloatingPointError:
         pass
-    first, second = x.take(one, axis=0), x.take(other, axis=0)
     halves = 0.5 * first - 0.5 * second
     lost = (halves == 0) & (first != second)  # half of the tiniest number is none: what differs must not become equal
     halves[lost] = np.copysign(TINIEST, first[lost] - second[lost])
