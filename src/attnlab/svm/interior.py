@@ -81,6 +81,11 @@ class Stack:
         return np.matmul(gathered.transpose(0, 2, 1), present)
 
     @cached_property
+    def some_free(self) -> bool:
+        """Are there equalities?"""
+        return bool(self.free.any())
+
+    @cached_property
     def _starts(self) -> tuple[NDArray[np.intp], Array]:
         """Where the rows of each query begin, and the queries that have any, (R, present, b)."""
         starts = np.flatnonzero(np.diff(self.query, prepend=-1))
@@ -88,6 +93,8 @@ class Stack:
 
     def least(self, values: Array) -> Array:
         """The least value over its bound among the inequalities, (R,); -1 where an equality does not hold."""
+        if not self.some_free:
+            return (values / self.bound).min(-1)
         above = ~self.free
         least = (values[:, above] / self.bound[:, above]).min(-1)
         missed = np.abs(values[:, self.free]).max(-1, initial=0.0) > LEVEL * least
@@ -161,7 +168,7 @@ def start(stack: Stack, W: Array | None = None, multipliers: Array | None = None
 
 def _shrunk(stack: Stack, multipliers: Array) -> Array:
     """The multipliers scaled to |sum l A| = 1, or less where the rows nearly cancel."""
-    size = np.linalg.norm(stack.adjoint(multipliers), ord=2, axis=(-2, -1))
+    size = spectral_norms(stack.adjoint(multipliers))
     return multipliers / np.maximum(size, 1e-3 * np.abs(multipliers).sum(-1))[:, None]
 
 
@@ -181,11 +188,13 @@ def follow(stack: Stack, iterate: Iterate, target: float) -> None:
     for _ in range(ITERATIONS):
         if not left.size:
             return
-        part, now = stack[left], iterate[left]
+        whole = left.size == len(stack)
+        part, now = (stack, iterate) if whole else (stack[left], iterate[left])
         moved = _advance(part, now)
         _record(part, now)
         now.idle[~moved] = STALLED
-        iterate.put(left, now)
+        if not whole:
+            iterate.put(left, now)
         left = left[(now.gap > target) & (now.idle < STALLED)]
 
 
@@ -197,13 +206,13 @@ def _record(stack: Stack, now: Iterate) -> None:
     values = stack.values(W)
     least = stack.least(values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        upper = np.where(least > 0, np.linalg.norm(W, ord="nuc", axis=(-2, -1)) / least, np.inf)
+        upper = np.where(least > 0, nuclear_norms(W) / least, np.inf)
     better = upper < now.upper
     now.W[better] = W[better] / least[better, None, None]
     now.upper[better] = upper[better]
-    size = np.linalg.norm(stack.adjoint(now.multipliers), ord=2, axis=(-2, -1))
+    size = spectral_norms(stack.adjoint(now.multipliers))
     size = np.maximum(size, 1e-16 * np.abs(now.multipliers).sum(-1))  # rows that cancel, but for rounding
-    lower = np.einsum("rj,rj->r", stack.bound, now.multipliers) / size
+    lower = np.vecdot(stack.bound, now.multipliers) / size
     better = lower > now.lower
     now.best[better] = (now.multipliers / size[:, None])[better]
     now.lower[better] = lower[better]
@@ -260,7 +269,7 @@ class _System:
         self._factor()
 
     def _linear(self, slack: Array, multipliers: Array) -> Array:
-        return np.einsum("rj,rj,j->r", slack, multipliers, self.inequality)
+        return np.vecdot(slack, multipliers * self.inequality)
 
     def _factor(self) -> None:
         f, queries, query, a = self.stack.f, self.stack.queries, self.stack.query, self.a
@@ -332,6 +341,16 @@ class _System:
         M = self.stack.adjoint(multipliers)
         tied = (np.trace(X, axis1=-2, axis2=-1) - 2.0 * np.einsum("rab,rab->r", X[:, : self.a, self.a :], M)) / 2.0
         return (tied + self._linear(self.now.slack + primal[:, None] * dslack, multipliers)) / self.count
+
+
+def nuclear_norms(W: Array) -> Array:
+    """The sum of the singular values of each matrix of the stack."""
+    return np.linalg.svd(W, compute_uv=False).sum(-1)
+
+
+def spectral_norms(M: Array) -> Array:
+    """The largest singular value of each matrix of the stack."""
+    return np.linalg.svd(M, compute_uv=False)[:, 0]
 
 
 def lifted(M: Array) -> Array:

@@ -168,7 +168,7 @@ def _solve_many(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSo
         index = np.flatnonzero(working)
         try:
             reduced = _Reduced(rows.part(index), left, right)
-            found = reduced.taken_back(_of_working_set(reduced, W, multipliers[index], rough, rank, tolerance))
+            found = reduced.taken_back(_of_working_set(reduced, plain, W, multipliers[index], rough, rank, tolerance))
         except np.linalg.LinAlgError:
             break
         if found is None:
@@ -198,7 +198,15 @@ def _gap(W: Array, least: float, image: Array, total: float) -> float:
     return _nuclear_norm(W) * _spectral_norm(image) / (least * total) - 1.0
 
 
-def _of_working_set(reduced: _Reduced, W: Array, multipliers: Array, rough: bool, rank: int, tolerance: float) -> Found:
+def _of_working_set(
+    reduced: _Reduced,
+    plain: MarginSolution,
+    W: Array,
+    multipliers: Array,
+    rough: bool,
+    rank: int,
+    tolerance: float,
+) -> Found:
     """Roughly; or from the solution W of rank `rank` that the last working set had; or from a start near it."""
     stack = reduced.stack
     near, pulls = reduced.point(W, multipliers)
@@ -206,7 +214,11 @@ def _of_working_set(reduced: _Reduced, W: Array, multipliers: Array, rough: bool
         found = again_nuclear(stack, near, pulls, rank)
         if found.gap[0] <= SHARP:
             return found
-    near = near / max(float(stack.least(stack.values(near))[0]), SHORTEST)  # feasible, where it separates
+    least = float(stack.least(stack.values(near))[0])
+    if least <= SHORTEST:  # it misses new rows by far: the Frobenius solution meets all of them
+        near, pulls = reduced.point(plain.W, plain.multipliers.reshape(-1)[reduced.rows.where])
+        least = 1.0
+    near = near / least  # feasible
     return roughly_nuclear(stack, ROUGH, near, pulls) if rough else least_nuclear(stack, tolerance, near, pulls)
 
 

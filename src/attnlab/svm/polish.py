@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
-from attnlab.svm.interior import Stack, follow, lifted, start
+from attnlab.svm.interior import Stack, follow, lifted, nuclear_norms, spectral_norms, start
 
 # Steps, and how many in a row that do not lower the gap end it.
 STEPS, IDLE = 12, 4
@@ -46,11 +46,11 @@ def certified_gap(stack: Stack, W: Array, multipliers: Array) -> Array:
     """Relative duality gap of W and l >= 0, (R,): |W|_* / least value times |sum l A| / b.l, minus 1; inf for bad W."""
     values = stack.values(W)
     least = stack.least(values)
-    image = np.linalg.norm(stack.adjoint(multipliers), ord=2, axis=(-2, -1))
-    total = np.einsum("rj,rj->r", stack.bound, multipliers)
+    image = spectral_norms(stack.adjoint(multipliers))
+    total = np.vecdot(stack.bound, multipliers)
     good = (least > 0) & (total > 0)
     with np.errstate(all="ignore"):
-        gap = np.linalg.norm(W, ord="nuc", axis=(-2, -1)) * image / (least * total) - 1.0
+        gap = nuclear_norms(W) * image / (least * total) - 1.0
     return np.where(good & np.isfinite(gap), np.maximum(gap, 0.0), np.inf)
 
 
@@ -78,7 +78,7 @@ def guess_tight(stack: Stack, W: Array, multipliers: Array) -> NDArray[np.bool_]
 
 def polish(stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None) -> Factors:
     """Newton's method from W and its multipliers, on matrices of this rank; the best iterate of every problem."""
-    norm = np.linalg.norm(W, ord="nuc", axis=(-2, -1))
+    norm = nuclear_norms(W)
     unit = Stack(stack.f, stack.queries, stack.query, stack.bound / norm[:, None], stack.free)
     left, singular, right = np.linalg.svd(W / norm[:, None, None], full_matrices=False)
     root = np.sqrt(singular[:, None, :rank])
@@ -143,7 +143,7 @@ def _newton(stack: Stack, now: Factors, tight: NDArray[np.bool_]) -> bool:
     system[:, r * r :, r * r :] = _through(F[..., steep], Z[..., steep], k, q, curve[:, steep])
     system[:, np.arange(r * r, r * r + m), np.arange(r * r, r * r + m)] += np.where(active, PROXIMAL, 1.0)
     ahead = slope[:, steep] / curve[:, steep, None]
-    short = np.where(active, stack.bound[:, used] - np.einsum("rjk,rjk->rj", k, q), 0.0)
+    short = np.where(active, stack.bound[:, used] - np.vecdot(k, q), 0.0)
     right[:, r * r :] = short + _applied(F[..., steep], Z[..., steep], k, q, ahead)
     try:
         found = np.linalg.solve(system, right[..., None])[..., 0]
@@ -185,7 +185,7 @@ def _through(F: Array, Z: Array, k: Array, q: Array, curve: Array) -> Array:
 
 def _applied(F: Array, Z: Array, k: Array, q: Array, change: Array) -> Array:
     """How the values of the rows change, (R, m)."""
-    return np.einsum("rjk,rjk->rj", np.matmul(F, change), q) + np.einsum("rjk,rjk->rj", np.matmul(Z, change), k)
+    return np.vecdot(np.matmul(F, change), q) + np.vecdot(np.matmul(Z, change), k)
 
 
 @dataclass(eq=False)
