@@ -29,13 +29,10 @@ EASE = 0.2
 _sum = np.add.reduce
 
 
-def active_set(gram: Array, bound: Array, guess: NDArray[np.bool_] | None = None) -> Array | None:
+def active_set(gram: Array, bound: Array, first: NDArray[np.bool_] | None = None) -> Array | None:
     """Multipliers by the primal-dual active-set method, or None where it cycles or the tight rows depend."""
     met = (1.0 - MET) * bound
-    if guess is None:  # all rows that equal pulls do not meet with ease: fewer rows than all, and fewer rounds
-        pulled = (bound / gram.diagonal()).dot(gram) / bound
-        mean = float(_sum(pulled)) / len(bound)
-        guess = pulled <= mean + EASE * abs(mean)
+    guess = _hard_rows(gram, bound) if first is None else first
     key = guess.tobytes()
     seen = {key}
     for _ in range(ROUNDS):
@@ -63,6 +60,13 @@ def active_set(gram: Array, bound: Array, guess: NDArray[np.bool_] | None = None
             return None
         seen.add(key)
     return None
+
+
+def _hard_rows(gram: Array, bound: Array) -> NDArray[np.bool_]:
+    """All rows that equal pulls do not meet with ease: a guess of fewer rows than all, and of fewer rounds."""
+    pulled = (bound / gram.diagonal()).dot(gram) / bound
+    mean = float(_sum(pulled)) / len(bound)
+    return pulled <= mean + EASE * abs(mean)
 
 
 def least_distance(gram: Array, bound: Array) -> tuple[Array, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class Grouped:
         p[place] = unit.p
         return cls(p.reshape(M, k, a), unit.queries, place)
 
-    def spread(self, values: Array) -> Array:
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """One number per constraint, (N,), among the others of its query, (M, k); zero where there is none."""
         if self.place is None:
             return values.reshape(self.p.shape[:2])

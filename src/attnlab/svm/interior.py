@@ -60,8 +60,6 @@ class Stack:
         return len(self.f)
 
     def __getitem__(self, index: NDArray[np.intp]) -> Stack:
-        if len(index) == len(self):  # ascending: all of them
-            return self
         return Stack(self.f[index], self.queries[index], self.query, self.bound[index], self.free)
 
     @cached_property
@@ -81,11 +79,6 @@ class Stack:
         return np.matmul(gathered.transpose(0, 2, 1), present)
 
     @cached_property
-    def some_free(self) -> bool:
-        """Are there equalities?"""
-        return bool(self.free.any())
-
-    @cached_property
     def _starts(self) -> tuple[NDArray[np.intp], Array]:
         """Where the rows of each query begin, and the queries that have any, (R, present, b)."""
         starts = np.flatnonzero(np.diff(self.query, prepend=-1))
@@ -93,7 +86,7 @@ class Stack:
 
     def least(self, values: Array) -> Array:
         """The least value over its bound among the inequalities, (R,); -1 where an equality does not hold."""
-        if not self.some_free:
+        if not self.free.any():
             return (values / self.bound).min(-1)
         above = ~self.free
         least = (values[:, above] / self.bound[:, above]).min(-1)
@@ -350,7 +343,7 @@ def nuclear_norms(W: Array) -> Array:
 
 def spectral_norms(M: Array) -> Array:
     """The largest singular value of each matrix of the stack."""
-    return np.linalg.svd(M, compute_uv=False)[:, 0]
+    return np.asarray(np.linalg.svd(M, compute_uv=False)[:, 0], dtype=np.float64)
 
 
 def lifted(M: Array) -> Array:

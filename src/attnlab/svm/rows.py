@@ -195,10 +195,13 @@ class StreamedRows(Rows):
     def width(self) -> int:
         return self.x.shape[1]
 
-    @cached_property
-    def p(self) -> Array:
-        """All differences, (N, a)."""
-        return self._differences(slice(None))
+    def __getattr__(self, name: str) -> Array:
+        """All differences `p`, (N, a), which are made here and kept from then on."""
+        if name != "p":
+            raise AttributeError(name)
+        made = self._differences(slice(None))
+        object.__setattr__(self, "p", made)
+        return made
 
     def part(self, index: NDArray[np.intp]) -> Rows:
         p = self._differences(index)
