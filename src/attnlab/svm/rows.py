@@ -137,9 +137,8 @@ class Rows:
         if self.shift is not None:
             return False
         # The reductions of the functions, not of the methods: small problems notice the difference.
-        if not len(self):
-            return True
         p, q = self._lengths
+        p = p if len(p) else q
         return bool(min(_least(p), _least(q)) > 1.0 / ORDINARY and max(_most(p), _most(q)) < ORDINARY)
 
     @cached_property

@@ -42,8 +42,10 @@ class Lazy(Generic[Value]):
     @overload
     def __get__(self, instance: object, owner: type) -> Value: ...
     def __get__(self, instance: object | None, owner: type) -> Self | Value:
-        if instance is None:  # the dataclass asks for a default: there is none
-            raise AttributeError(self.name)
+        if instance is None:
+            if "__dataclass_fields__" in owner.__dict__:
+                return self
+            raise AttributeError(self.name)  # the dataclass, in the making, asks for a default: there is none
         fields = instance.__dict__
         if callable(fields[self.name]):
             fields[self.name] = fields[self.name]()
