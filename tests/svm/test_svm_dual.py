@@ -7,8 +7,10 @@ from verifier import judge, judge_farkas
 
 import attnlab as al
 from attnlab import Tokens
-from attnlab.svm import MarginStatus, Rows, frobenius, margin_rows
-from attnlab.svm.dual import _conjugate_gradients, active_set, least_distance, refine
+from attnlab.svm import MarginStatus, frobenius, margin_rows
+from attnlab.svm.dual import active_set, least_distance, refine
+from attnlab.svm.grouped import Grouped
+from attnlab.svm.working import FINE, conjugate_gradients
 
 
 def dual_problem(tokens, selected):
@@ -178,17 +180,17 @@ def test_large_problems_without_their_gram_matrix(n_T_d, without_gram, monkeypat
     assert np.linalg.norm(free.W - dense.W) <= 1e-5 * np.linalg.norm(dense.W)
 
 
-@pytest.mark.parametrize(("n_T_d", "most"), [((28, 28, 64), 230), ((27, 30, 40), 350), ((40, 40, 32), 400)])
-def test_ordinary_data_take_few_products_and_no_rescue(n_T_d, most, without_gram, monkeypatch):
-    """The neighbourhood by 100 gradient steps, then some rounds of conjugate gradients; nothing else is asked."""
+@pytest.mark.parametrize(("n_T_d", "most"), [((28, 28, 64), 90), ((27, 30, 40), 120), ((40, 40, 32), 180)])
+def test_ordinary_data_take_few_products_and_nothing_else(n_T_d, most, without_gram, monkeypatch):
+    """Working sets alone; each solved by some steps of conjugate gradients."""
     products = []
-    times, free = Rows.gram_times, frobenius.gram_free
+    times = Grouped.gram_times
 
-    def never(_):
-        raise AssertionError("rescue was asked for")
+    def never(*_):
+        raise AssertionError("interior points were asked for")
 
-    monkeypatch.setattr(Rows, "gram_times", lambda self, weights: products.append(1) or times(self, weights))
-    monkeypatch.setattr(frobenius, "gram_free", lambda *args, **options: free(*args, **{**options, "rescue": never}))
+    monkeypatch.setattr(Grouped, "gram_times", lambda self, weights: products.append(1) or times(self, weights))
+    monkeypatch.setattr(frobenius, "by_interior_points", never)
     n, T, d = n_T_d
     selected = np.random.default_rng(1).integers(T, size=n)
     assert al.solve_margin(al.data.sphere(n, T, d, seed=3), selected).gap <= 1e-10
@@ -198,10 +200,13 @@ def test_ordinary_data_take_few_products_and_no_rescue(n_T_d, most, without_gram
 @pytest.mark.parametrize("seed", range(5))
 def test_conjugate_gradients_solve_the_chosen_rows_from_any_start(seed):
     rng = np.random.default_rng(seed)
-    gram, bound = dual_problem(*cross(seed, n=5, T=5, d=10))
+    tokens, selected = cross(seed, n=5, T=5, d=10)
+    gram, bound = dual_problem(tokens, selected)
     inside = rng.random(len(bound)) < 0.6
     start = np.where(inside, rng.standard_normal(len(bound)), 0.0)
-    found = _conjugate_gradients(lambda weights: gram @ weights, bound, inside, start)
+    group = Grouped.of(margin_rows(tokens, selected))
+    found, ended = conjugate_gradients(group, bound, inside, start, accuracy=FINE, patience=100)
+    assert ended
     want = np.zeros(len(bound))
     want[inside] = np.linalg.solve(gram[np.ix_(inside, inside)], bound[inside])
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-10 * np.abs(want).max())

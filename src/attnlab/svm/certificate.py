@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, sqrt
 
 import numpy as np
@@ -18,6 +19,8 @@ from attnlab.svm.solution import MarginSolution, MarginStatus
 MET = 1e-9
 # Rounding of the values below this is bounded by norms alone; above it their terms are summed.
 SAFE = 1e-12
+# Added to the errors of values, which are of order one.
+ROUNDED = 1e-12
 # Values, or a bound, that rounding may have moved by more than this certify nothing.
 UNSURE = 1e-3
 _least, _most, _sum = np.minimum.reduce, np.maximum.reduce, np.add.reduce
@@ -40,48 +43,50 @@ def certify(
     lifted = np.maximum(multipliers, 0.0)
     multipliers = lifted if rows.equal is None else np.where(rows.equal, multipliers, lifted)
     raw = rows.adjoint(multipliers)
-    W = raw if W is None else W
+    length = dual_length = sqrt(np.vdot(raw, raw))
+    if W is None:
+        W = raw
+    else:
+        length = sqrt(np.vdot(W, W))
     least, total = float(_least(rows.inequalities(rows.values(W)))), float(_sum(rows.inequalities(multipliers)))
-    length, dual_length = sqrt(np.vdot(W, W)), sqrt(np.vdot(raw, raw))
     if not (least > 0 and total > 0 and isfinite(length) and isfinite(dual_length)):
         return None
     W, length = W / least, length / least
-    values = rows.values(W)
     multipliers *= length / dual_length  # so that sum l A has the length of W
     gap = max(length * dual_length / total - 1.0, 0.0)
-    reach = length * rows.norms  # no value is larger
     # Rounding, where long terms of sum l A cancel, and where values near 1 are differences of large numbers.
-    rounding = 4 * EPS * float(np.abs(multipliers) @ rows.norms) / length
+    pulls = multipliers if rows.equal is None else np.abs(multipliers)
+    rounding = 4 * EPS * float(pulls.dot(rows.norms)) / length
     if not isfinite(rounding):  # the multipliers are no float64 numbers
         return None
-    farthest = float(_most(reach))
+    farthest = length * float(_most(rows.norms))  # no value is larger
     lowered = 4 * EPS * farthest
     if not lowered < SAFE:
-        lowered = lowered_by_rounding(rows, W, values, farthest)
+        lowered = lowered_by_rounding(rows, W, rows.values(W), farthest)
         if not lowered < 1.0:
             return None
     rounding += lowered
     # |W - W*|^2 <= |W|^2 - |W*|^2 for feasible W, and |W*| >= |W| / (1 + gap).
     uncertain = gap + rounding
     error = sqrt(uncertain * (2.0 + uncertain)) / (1.0 + uncertain)
-    slack = error * reach + 1e-12
-    widest = error * farthest + 1e-12
-    missed = 0.0 if rows.equal is None else missed_equalities(rows, W, values, multipliers)
+    widest = error * farthest + ROUNDED
+    missed = 0.0 if rows.equal is None else missed_equalities(rows, W, rows.values(W), multipliers)
     reason = None
     if missed:
         reason = f"the equalities are missed by up to {missed:.1e}"
     elif widest > 0.05:
         reason = f"the gap {gap:.1e} leaves constraint values uncertain by up to {widest:.1e}"
+    evidence = _Evidence(rows, W, multipliers, error * length)
     return MarginSolution(
         W=W,
         margin=1.0 / length,
-        multipliers=rows.scatter(multipliers),
-        values=rows.scatter(values, np.nan),
-        value_error=rows.scatter(slack, np.nan),
-        support=None if reason else rows.scatter(_tight(rows, values, slack), False),
+        multipliers=evidence.pulls,
+        values=evidence.values,
+        value_error=evidence.slack,
+        support=None if reason else evidence.support,
         rank_floor=None if reason else error * length,
         gap=gap,
-        violation=_violation(rows, values),
+        violation=evidence.violation,
         direction_error=error,
         status=status_of(gap <= tolerance and not missed and rounding <= UNSURE),
         farkas=None,
@@ -91,6 +96,40 @@ def certify(
         reason=reason,
         unique=True,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """What is laid out of a certified W when it is asked for; `error` bounds |W - W*|."""
+
+    rows: Rows
+    W: Array
+    multipliers: Array
+    error: float
+
+    @cached_property
+    def flat(self) -> Array:
+        """The values of all constraints, (N,)."""
+        return self.rows.values(self.W)
+
+    def pulls(self) -> Array:
+        return self.rows.scatter(self.multipliers)
+
+    def values(self) -> Array:
+        return self.rows.scatter(self.flat, np.nan)
+
+    def slack(self) -> Array:
+        return self.rows.scatter(self.error * self.rows.norms + ROUNDED, np.nan)
+
+    def support(self) -> NDArray[np.bool_]:
+        tight = self.flat <= 1.0 + (self.error * self.rows.norms + ROUNDED)
+        return self.rows.scatter(tight if self.rows.equal is None else tight & ~self.rows.equal, False)
+
+    def violation(self) -> float:
+        """The most by which a constraint is missed."""
+        equal = self.rows.equal
+        missed = 0.0 if equal is None else float(np.abs(self.flat[equal]).max(initial=0.0))
+        return max(0.0, 1.0 - float(_least(self.rows.inequalities(self.flat))), missed)
 
 
 def status_of(certified: bool) -> MarginStatus:
@@ -126,17 +165,6 @@ def merely_feasible(rows: Rows, plain: MarginSolution, norm: str, value: Callabl
         reason="no multipliers for this norm were found",
         unique=None,
     )
-
-
-def _tight(rows: Rows, values: Array, slack: Array) -> NDArray[np.bool_]:
-    tight = values <= 1.0 + slack
-    return tight if rows.equal is None else tight & ~rows.equal
-
-
-def _violation(rows: Rows, values: Array) -> float:
-    """The most by which a constraint is missed."""
-    missed = 0.0 if rows.equal is None else float(np.abs(values[rows.equal]).max(initial=0.0))
-    return max(0.0, 1.0 - float(_least(rows.inequalities(values))), missed)
 
 
 def missed_equalities(rows: Rows, W: Array, values: Array, multipliers: Array) -> float:

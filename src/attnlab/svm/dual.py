@@ -1,18 +1,16 @@
 """The dual of the Frobenius problem: minimize l.G l / 2 - b.l over l >= 0, in rows scaled to unit norm.
 
-Three ways, tried in this order:
+Two ways, tried in this order:
 
-1. primal-dual active set: guess which constraints are tight, solve that linear system, correct the guess. From the
-   guess "all" it takes 2 to 6 rounds on ordinary data. It can cycle, and it needs independent tight rows.
+1. primal-dual active set: guess which constraints are tight, solve that linear system, correct the guess. It takes 2
+   to 6 rounds on ordinary data. It can cycle, and it needs independent tight rows.
 2. non-negative least squares (Lawson and Hanson's least-distance form): finite, no assumptions, and it finds a
    certificate when no W separates.
-3. without the Gram matrix, for many constraints: accelerated projected gradients find the neighbourhood, then the
-   active-set method with conjugate gradients finishes.
+
+They need the Gram matrix; `attnlab.svm.working` and `attnlab.svm.barrier` are for many constraints.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +24,15 @@ ROUNDS = 40
 FAR = 1e-3
 # Slack under which a constraint counts as met while the active set is being found.
 MET = 1e-13
-# Multipliers beyond this solve nothing; their squares must not overflow.
-HUGE = 1e30
+# Rows whose value under equal pulls is above the mean by more than this share are not among the first guess.
+EASE = 0.2
+_sum = np.add.reduce
 
 
-def active_set(gram: Array, bound: Array) -> Array | None:
+def active_set(gram: Array, bound: Array, first: NDArray[np.bool_] | None = None) -> Array | None:
     """Multipliers by the primal-dual active-set method, or None where it cycles or the tight rows depend."""
     met = (1.0 - MET) * bound
-    guess = np.ones(len(bound), dtype=bool)
+    guess = _hard_rows(gram, bound) if first is None else first
     key = guess.tobytes()
     seen = {key}
     for _ in range(ROUNDS):
@@ -49,18 +48,25 @@ def active_set(gram: Array, bound: Array) -> Array | None:
         factor, inside, failed = dposv(system.T, b, lower=1)
         if failed:
             return None
-        guess = inside @ rows < met
+        guess = inside.dot(rows) < met
         guess[index] = inside > 0
         previous, key = key, guess.tobytes()
         if key == previous:  # settled: one step of refinement for the last digits
             multipliers = np.zeros(len(bound))
-            refined = inside + dpotrs(factor, b - system @ inside, lower=1)[0]
+            refined = inside + dpotrs(factor, b - system.dot(inside), lower=1)[0]
             multipliers[index] = np.maximum(refined, 0.0)  # one that was zero up to rounding may end below
             return multipliers
         if key in seen:
             return None
         seen.add(key)
     return None
+
+
+def _hard_rows(gram: Array, bound: Array) -> NDArray[np.bool_]:
+    """All rows that equal pulls do not meet with ease: a guess of fewer rows than all, and of fewer rounds."""
+    pulled = (bound / gram.diagonal()).dot(gram) / bound
+    mean = float(_sum(pulled)) / len(bound)
+    return pulled <= mean + EASE * abs(mean)
 
 
 def least_distance(gram: Array, bound: Array) -> tuple[Array, float]:
@@ -89,114 +95,3 @@ def refine(gram: Array, bound: Array, multipliers: Array) -> Array:
     better = np.zeros_like(multipliers)
     better[index] = inside
     return better
-
-
-def gram_free(
-    times: Callable[[Array], Array],
-    bound: Array,
-    *,
-    tolerance: float,
-    gap: Callable[[Array], float],
-    rescue: Callable[[Array], Array | None],
-) -> Array:
-    """Multipliers from products with the Gram matrix alone.
-
-    Stops when `gap(multipliers)` is at most `tolerance`. While that is far off, as on data that can hardly be separated
-    or cannot be, `rescue(multipliers)` is asked once; what it returns is the last word.
-    """
-    multipliers = _accelerated(times, bound, steps=100)
-    best, best_gap = multipliers, gap(multipliers)
-    for attempt in range(6):
-        found = _active_set_cg(times, bound, multipliers, gap, tolerance)
-        for candidate in found:
-            value = gap(candidate)
-            if value < best_gap:
-                best, best_gap = candidate, value
-        if best_gap <= tolerance:
-            break
-        if attempt == 0 and best_gap > FAR:
-            rescued = rescue(multipliers)
-            if rescued is not None:
-                return rescued
-        multipliers = _accelerated(times, bound, steps=200 * 2**attempt, start=best)
-        value = gap(multipliers)
-        if value < best_gap:
-            best, best_gap = multipliers, value
-    return best
-
-
-def _accelerated(times: Callable[[Array], Array], bound: Array, *, steps: int, start: Array | None = None) -> Array:
-    """Accelerated projected gradient with restarts, after scaling the start to be as good as it can be."""
-    size = _largest_eigenvalue(times, len(bound))
-    x = np.zeros_like(bound) if start is None else start.copy()
-    ahead, weight = x.copy(), 1.0
-    for _ in range(steps):
-        slope = times(ahead) - bound
-        new = np.maximum(ahead - slope / size, 0.0)
-        if (ahead - new) @ (new - x) > 0:  # moving against the gradient: forget the momentum
-            weight = 1.0
-        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * weight**2))
-        ahead = new + ((weight - 1.0) / following) * (new - x)
-        x, weight = new, following
-    return x
-
-
-def _largest_eigenvalue(times: Callable[[Array], Array], n: int) -> float:
-    """An upper estimate by power iteration from a fixed start."""
-    v = np.random.default_rng(0).random(n) + 0.5
-    value = 1.0
-    for _ in range(30):
-        v = v / np.linalg.norm(v)
-        w = times(v)
-        value = float(v @ w)
-        v = w
-    return 1.1 * value
-
-
-def _active_set_cg(
-    times: Callable[[Array], Array], bound: Array, start: Array, gap: Callable[[Array], float], tolerance: float
-) -> list[Array]:
-    """Rounds of the active-set method with conjugate gradients; every iterate made feasible is a candidate."""
-    slack = times(start) - bound
-    guess = (start - slack) > 0
-    x, seen, found = start, set(), []
-    for _ in range(ROUNDS):
-        x = _conjugate_gradients(times, bound, guess, np.where(guess, x, 0.0))
-        slack = times(x) - bound
-        found.append(np.maximum(x, 0.0))
-        if np.abs(x).max() > HUGE:
-            break
-        better = np.where(guess, x > 0, slack < -1e-12 * bound)
-        if np.array_equal(better, guess) or better.tobytes() in seen or not better.any():
-            break
-        if gap(found[-1]) <= tolerance:
-            break
-        seen.add(better.tobytes())
-        guess = better
-    return found[-2:]
-
-
-def _conjugate_gradients(
-    times: Callable[[Array], Array], bound: Array, inside: NDArray[np.bool_], start: Array, *, accuracy: float = 1e-13
-) -> Array:
-    """Solve the system of the rows `inside`, starting from `start`; the matrix has unit diagonal already."""
-    x = start.copy()
-    residual = np.where(inside, bound - times(x), 0.0)
-    direction, size = residual.copy(), float(residual @ residual)
-    enough = (accuracy * np.linalg.norm(bound)) ** 2
-    for _ in range(2000):
-        if size <= enough:
-            break
-        image = np.where(inside, times(direction), 0.0)
-        curvature = float(direction @ image)
-        if curvature <= 0:
-            break
-        step = size / curvature
-        x += step * direction
-        residual -= step * image
-        if np.abs(x).max() > HUGE:  # no multipliers solve a system that contradicts itself
-            break
-        following = float(residual @ residual)
-        direction = residual + (following / size) * direction
-        size = following
-    return x

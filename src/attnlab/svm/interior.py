@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,19 @@ HOPELESS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """R problems of one shape.
+    """R problems of one shape, whose rows share queries: z_j is that of its own.
 
     Attributes:
         f: (R, N, a), unit vectors.
-        z: (R, N, b), unit vectors.
+        queries: (R, M, b), unit vectors.
+        query: which query each row has, (N,), ascending.
         bound: (R, N), positive for inequalities, 0 for free rows.
         free: which rows are equalities, (N,).
     """
 
     f: Array
-    z: Array
+    queries: Array
+    query: NDArray[np.intp]
     bound: Array
     free: NDArray[np.bool_]
 
@@ -57,18 +60,34 @@ class Stack:
         return len(self.f)
 
     def __getitem__(self, index: NDArray[np.intp]) -> Stack:
-        return Stack(self.f[index], self.z[index], self.bound[index], self.free)
+        return Stack(self.f[index], self.queries[index], self.query, self.bound[index], self.free)
+
+    @cached_property
+    def z(self) -> Array:
+        """The query of each row, (R, N, b)."""
+        return self.queries.take(self.query, axis=1)
 
     def values(self, W: Array) -> Array:
         """f_j^T W z_j, (R, N)."""
-        return np.einsum("rjb,rjb->rj", np.matmul(self.f, W), self.z)
+        seen = np.matmul(self.queries, W.transpose(0, 2, 1))  # (R, M, a)
+        return np.vecdot(self.f, seen.take(self.query, axis=1))
 
     def adjoint(self, multipliers: Array) -> Array:
         """sum_j l_j f_j z_j^T, (R, a, b)."""
-        return np.matmul((multipliers[..., None] * self.f).transpose(0, 2, 1), self.z)
+        starts, present = self._starts
+        gathered = np.add.reduceat(multipliers[..., None] * self.f, starts, axis=1)  # (R, queries that have rows, a)
+        return np.matmul(gathered.transpose(0, 2, 1), present)
+
+    @cached_property
+    def _starts(self) -> tuple[NDArray[np.intp], Array]:
+        """Where the rows of each query begin, and the queries that have any, (R, present, b)."""
+        starts = np.flatnonzero(np.diff(self.query, prepend=-1))
+        return starts, self.queries.take(self.query[starts], axis=1)
 
     def least(self, values: Array) -> Array:
         """The least value over its bound among the inequalities, (R,); -1 where an equality does not hold."""
+        if not self.free.any():
+            return (values / self.bound).min(-1)
         above = ~self.free
         least = (values[:, above] / self.bound[:, above]).min(-1)
         missed = np.abs(values[:, self.free]).max(-1, initial=0.0) > LEVEL * least
@@ -126,7 +145,7 @@ def start(stack: Stack, W: Array | None = None, multipliers: Array | None = None
     equal = _shrunk(stack, np.where(stack.free, 0.0, stack.bound))
     inside = 0.5 * equal if multipliers is None else 0.4 * equal + 0.5 * _shrunk(stack, multipliers)
     value = np.einsum("rj,rj->r", stack.bound, inside)
-    n = a + stack.z.shape[-1]
+    n = a + stack.queries.shape[-1]
     X = np.broadcast_to(np.eye(n), (trials, n, n))
     if W is None:
         X = 4.0 * value[:, None, None] * X
@@ -142,7 +161,7 @@ def start(stack: Stack, W: Array | None = None, multipliers: Array | None = None
 
 def _shrunk(stack: Stack, multipliers: Array) -> Array:
     """The multipliers scaled to |sum l A| = 1, or less where the rows nearly cancel."""
-    size = np.linalg.norm(stack.adjoint(multipliers), ord=2, axis=(-2, -1))
+    size = spectral_norms(stack.adjoint(multipliers))
     return multipliers / np.maximum(size, 1e-3 * np.abs(multipliers).sum(-1))[:, None]
 
 
@@ -162,11 +181,13 @@ def follow(stack: Stack, iterate: Iterate, target: float) -> None:
     for _ in range(ITERATIONS):
         if not left.size:
             return
-        part, now = stack[left], iterate[left]
+        whole = left.size == len(stack)
+        part, now = (stack, iterate) if whole else (stack[left], iterate[left])
         moved = _advance(part, now)
         _record(part, now)
         now.idle[~moved] = STALLED
-        iterate.put(left, now)
+        if not whole:
+            iterate.put(left, now)
         left = left[(now.gap > target) & (now.idle < STALLED)]
 
 
@@ -178,13 +199,13 @@ def _record(stack: Stack, now: Iterate) -> None:
     values = stack.values(W)
     least = stack.least(values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        upper = np.where(least > 0, np.linalg.norm(W, ord="nuc", axis=(-2, -1)) / least, np.inf)
+        upper = np.where(least > 0, nuclear_norms(W) / least, np.inf)
     better = upper < now.upper
     now.W[better] = W[better] / least[better, None, None]
     now.upper[better] = upper[better]
-    size = np.linalg.norm(stack.adjoint(now.multipliers), ord=2, axis=(-2, -1))
+    size = spectral_norms(stack.adjoint(now.multipliers))
     size = np.maximum(size, 1e-16 * np.abs(now.multipliers).sum(-1))  # rows that cancel, but for rounding
-    lower = np.einsum("rj,rj->r", stack.bound, now.multipliers) / size
+    lower = np.vecdot(stack.bound, now.multipliers) / size
     better = lower > now.lower
     now.best[better] = (now.multipliers / size[:, None])[better]
     now.lower[better] = lower[better]
@@ -241,26 +262,36 @@ class _System:
         self._factor()
 
     def _linear(self, slack: Array, multipliers: Array) -> Array:
-        return np.einsum("rj,rj,j->r", slack, multipliers, self.inequality)
+        return np.vecdot(slack, multipliers * self.inequality)
 
     def _factor(self) -> None:
-        f, z, a = self.stack.f, self.stack.z, self.a
-        fT, zT = f.transpose(0, 2, 1), z.transpose(0, 2, 1)
+        f, queries, query, a = self.stack.f, self.stack.queries, self.stack.query, self.a
+        fT, qT = f.transpose(0, 2, 1), queries.transpose(0, 2, 1)
 
         def products(Y: Array) -> tuple[Array, Array, Array]:
-            left, right = np.matmul(f, Y[:, :a]), np.matmul(z, Y[:, a:, a:])
-            return np.matmul(left[..., :a], fT), np.matmul(right, zT), np.matmul(left[..., a:], zT)
+            """f_i Y f_j, (R, N, N); z Y z and f Y z for each row and each query, (R, N, M)."""
+            left, right = np.matmul(f, Y[:, :a]), np.matmul(queries, Y[:, a:, a:])
+            among = np.matmul(right, qT).take(query, axis=1)
+            return np.matmul(left[..., :a], fT), among, np.matmul(left[..., a:], qT)
 
         P1, R1, Q1 = products(self.now.X)
         P2, R2, Q2 = products(self.S_inverse)
-        mixed = Q1 * Q2.transpose(0, 2, 1)
-        matrix = 0.25 * (mixed + mixed.transpose(0, 2, 1) + R1 * P2 + P1 * R2)
-        N = matrix.shape[-1]
-        matrix[:, np.arange(N), np.arange(N)] += self.inequality * self.now.slack / self.safe
+        P1 *= R2.take(query, axis=2)
+        P2 *= R1.take(query, axis=2)
+        matrix = np.add(P1, P2, out=P1)
+        mixed = Q1.take(query, axis=2)
+        mixed *= Q2.take(query, axis=2).transpose(0, 2, 1)
+        matrix += mixed
+        matrix += mixed.transpose(0, 2, 1)
+        matrix *= 0.25
+        diagonal = np.arange(matrix.shape[-1])
+        matrix[:, diagonal, diagonal] += self.inequality * self.now.slack / self.safe
         # Unit diagonal: the rows differ by many orders of magnitude near the solution.
-        self.scale = 1.0 / np.sqrt(np.maximum(matrix[:, np.arange(N), np.arange(N)], 1e-300))
-        self.matrix = matrix * self.scale[:, :, None] * self.scale[:, None, :]
-        self.inverse = _inverse(self.matrix)
+        self.scale = 1.0 / np.sqrt(np.maximum(matrix[:, diagonal, diagonal], 1e-300))
+        matrix *= self.scale[:, :, None]
+        matrix *= self.scale[:, None, :]
+        self.matrix = matrix
+        self.inverse = _inverse(matrix)
 
     def _solve(self, right: Array) -> Array:
         """The system's solution, refined once."""
@@ -305,6 +336,16 @@ class _System:
         return (tied + self._linear(self.now.slack + primal[:, None] * dslack, multipliers)) / self.count
 
 
+def nuclear_norms(W: Array) -> Array:
+    """The sum of the singular values of each matrix of the stack."""
+    return np.linalg.svd(W, compute_uv=False).sum(-1)
+
+
+def spectral_norms(M: Array) -> Array:
+    """The largest singular value of each matrix of the stack."""
+    return np.asarray(np.linalg.svd(M, compute_uv=False)[:, 0], dtype=np.float64)
+
+
 def lifted(M: Array) -> Array:
     """[[0, M], [M^T, 0]] for each matrix of the stack; eigenvalues: the singular values of M and their opposites."""
     trials, a, b = M.shape
@@ -317,7 +358,8 @@ def _inverse(matrices: Array) -> Callable[[Array], Array]:
     """The map from right sides (R, N, 1) to solutions: a Cholesky factor for one matrix, inverses for a stack."""
     if len(matrices) == 1:
         # LAPACK by name: SciPy's checked wrappers cost more than these small systems do.
-        factor, failed = dpotrf(matrices[0], lower=1)
+        # Transposed, a symmetric matrix is itself, in the order of Fortran.
+        factor, failed = dpotrf(matrices[0].T, lower=1, clean=0)
         if not failed:
             return lambda right: dpotrs(factor, right[0], lower=1)[0][None]
     try:

@@ -26,18 +26,24 @@ from attnlab.data.span import spanning
 from attnlab.data.tokens import Array
 from attnlab.svm.certificate import EPS, UNSURE, lowered_by_rounding, merely_feasible, missed_equalities, status_of
 from attnlab.svm.frobenius import solve_ordinary as least_frobenius
+from attnlab.svm.grouped import hardest
 from attnlab.svm.interior import Stack
 from attnlab.svm.optima import Certified, examine
-from attnlab.svm.polish import SHARP, least_nuclear
+from attnlab.svm.polish import SHARP, Found, again_nuclear, least_nuclear, roughly_nuclear
 from attnlab.svm.rows import Rows, check_tolerance
 from attnlab.svm.scales import Measure, at_any_scale
 from attnlab.svm.solution import MarginSolution
 
 TOLERANCE = 1e-8
 # Above this many constraints a working set of them is solved for.
-MANY = 1500
-# Rounds of adding missed rows to it.
-ROUNDS = 40
+MANY = 500
+# Rounds of adding missed rows to it, and how many of each query join at a time.
+ROUNDS, RIVALS = 40, 8
+# Working sets are solved to this gap until the W found has this least value on all rows.
+ROUGH, NEARLY = 1e-2, 0.9
+# Rows of values above this, and of less than this share of the largest multiplier, leave the working set.
+EASY, PULLS = 1.3, 1e-4
+MISSED, SHORTEST = 1e-10, 0.1
 # With a gap above this it is worth asking whether there is a solution at all.
 FAR = 1e-3
 
@@ -91,8 +97,10 @@ def _solve_ordinary(rows: Rows, selected: NDArray[np.intp], d: int, tolerance: f
 
 
 def _solve(rows: Rows, near: MarginSolution, tolerance: float) -> MarginSolution | None:
+    reduced = _Reduced(rows, spanning(rows.p), spanning(rows.queries))
+    pulls = near.multipliers.reshape(-1)[rows.where]
     try:
-        found = _Reduced(rows).solve(tolerance, near)
+        found = reduced.taken_back(least_nuclear(reduced.stack, tolerance, *reduced.point(near.W, pulls)))
     except np.linalg.LinAlgError:
         return None
     return None if found is None else certify_nuclear(rows, *found, near.selected, len(near.W), tolerance)
@@ -101,22 +109,24 @@ def _solve(rows: Rows, near: MarginSolution, tolerance: float) -> MarginSolution
 class _Reduced:
     """The problem in coordinates of the spans, with unit rows and without dependent equalities."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, left: Array, right: Array) -> None:
         self.rows, self.used = rows, _independent(rows)
         self.part = rows if len(self.used) == len(rows) else rows.part(self.used)
-        self.left, self.right = spanning(self.part.p), spanning(self.part.queries)
+        self.left, self.right = left, right
         unit = self.part.unit()
         free = np.zeros(len(unit), dtype=bool) if unit.equal is None else unit.equal
         bound = np.where(free, 0.0, 1.0 / self.part.norms)
         self.size = float(bound.max())
-        f, z = unit.p @ self.left, (unit.queries @ self.right)[unit.query]
-        self.stack = Stack(f[None], z[None], (bound / self.size)[None], free)
+        f, queries = unit.p @ self.left, unit.queries @ self.right
+        self.stack = Stack(f[None], queries[None], unit.query, (bound / self.size)[None], free)
 
-    def solve(self, tolerance: float, near: MarginSolution) -> tuple[Array, Array, int] | None:
-        """W, multipliers and the rank of a polished W (0: not polished), from a start near another solution."""
-        multipliers = near.multipliers.reshape(-1)[self.part.where] * self.part.norms
-        W = self.left.T @ near.W @ self.right / self.size
-        found = least_nuclear(self.stack, tolerance, W[None], multipliers[None])
+    def point(self, W: Array, multipliers: Array) -> tuple[Array, Array]:
+        """W and multipliers of the rows, in these coordinates."""
+        inside = self.left.T @ W @ self.right / self.size
+        return inside[None], (multipliers[self.used] * self.part.norms)[None]
+
+    def taken_back(self, found: Found) -> tuple[Array, Array, int] | None:
+        """W, multipliers and the rank of a polished W (0: not polished); None where nothing was found."""
         if not np.isfinite(found.gap[0]):
             return None
         multipliers = np.zeros(len(self.rows))
@@ -140,40 +150,76 @@ def _independent(rows: Rows) -> NDArray[np.intp]:
 
 
 def _solve_many(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSolution | None:
-    """Cutting planes: solve for some rows, add those that the W found misses most, certify on all rows.
+    """Cutting planes: solve for some rows, add those that the W found misses, certify on all rows.
 
-    The first working set is what the Frobenius solution holds tight, and the rows nearest to that. Each working set's
-    multipliers bound the whole problem from below, so the best pair so far has a gap that holds whenever this ends.
+    The first working set is the rows nearest to tight at the Frobenius solution, some of every query. As long as all
+    rows leave a large gap, working sets are solved roughly. Each one's multipliers bound the whole problem from below,
+    so the best pair so far has a gap that holds whenever this ends.
     """
-    values = rows.values(plain.W)
-    if rows.equal is not None:
-        values = np.where(rows.equal, -np.inf, values)
-    share = MANY // 3
-    working = np.sort(np.argsort(values, kind="stable")[:share])
-    best: MarginSolution | None = None
+    equal = np.zeros(len(rows), dtype=bool) if rows.equal is None else rows.equal
+    left, right = spanning(rows.p), spanning(rows.queries)
+    W, multipliers = plain.W, plain.multipliers.reshape(-1)[rows.where]
+    working = equal.copy()
+    working[hardest(rows, rows.values(W), RIVALS)] = True
+    best: tuple[Array, Array, int] | None = None
+    best_gap = np.inf
+    rough, rank = True, 0
     for _ in range(ROUNDS):
+        index = np.flatnonzero(working)
         try:
-            found = _Reduced(rows.part(working)).solve(tolerance, plain)
+            reduced = _Reduced(rows.part(index), left, right)
+            found = reduced.taken_back(_of_working_set(reduced, plain, W, multipliers[index], rough, rank, tolerance))
         except np.linalg.LinAlgError:
             break
         if found is None:
             break
         W, inside, rank = found
         multipliers = np.zeros(len(rows))
-        multipliers[working] = inside
-        solution = certify_nuclear(rows, W, multipliers, rank, plain.selected, len(W), tolerance)
-        if solution is not None and (best is None or solution.gap < best.gap):
-            best = solution
-        values = rows.values(W) if rows.equal is None else np.where(rows.equal, 1.0, rows.values(W))
-        missed = np.flatnonzero(values < 1.0 - 1e-10)
-        missed = np.setdiff1d(missed, working)
-        if not missed.size or (best is not None and best.gap <= min(tolerance, SHARP)):
+        multipliers[index] = inside
+        values = np.where(equal, np.inf, rows.values(W))
+        gap = _gap(W, float(values.min()), rows.part(index).adjoint(inside), float(inside[~equal[index]].sum()))
+        if gap < best_gap:
+            best, best_gap = (W, multipliers, rank), gap
+        missed = hardest(rows, np.where(working, np.inf, values), RIVALS)
+        missed = missed[values[missed] < 1.0 - MISSED]
+        if not rough and (not missed.size or best_gap <= min(tolerance, SHARP)):
             break
-        worst = missed[np.argsort(values[missed], kind="stable")[: share // 2]]
-        crowded = len(working) > MANY - share // 2
-        kept = working[values[working] < 1.5] if crowded else working  # rows far from tight leave
-        working = np.union1d(kept, worst)
-    return best
+        rough = rough and float(values.min()) < NEARLY
+        share = multipliers * rows.norms
+        working &= equal | (values < EASY) | (share > PULLS * share.max())
+        working[missed] = True
+    return None if best is None else certify_nuclear(rows, *best, plain.selected, len(W), tolerance)
+
+
+def _gap(W: Array, least: float, image: Array, total: float) -> float:
+    """Relative gap of W of this least value, and of multipliers of this sum and sum l A; infinite for a bad W."""
+    if not (least > 0 and total > 0):
+        return np.inf
+    return _nuclear_norm(W) * _spectral_norm(image) / (least * total) - 1.0
+
+
+def _of_working_set(
+    reduced: _Reduced,
+    plain: MarginSolution,
+    W: Array,
+    multipliers: Array,
+    rough: bool,
+    rank: int,
+    tolerance: float,
+) -> Found:
+    """Roughly; or from the solution W of rank `rank` that the last working set had; or from a start near it."""
+    stack = reduced.stack
+    near, pulls = reduced.point(W, multipliers)
+    if rank:
+        found = again_nuclear(stack, near, pulls, rank)
+        if found.gap[0] <= SHARP:
+            return found
+    least = float(stack.least(stack.values(near))[0])
+    if least <= SHORTEST:  # it misses new rows by far: the Frobenius solution meets all of them
+        near, pulls = reduced.point(plain.W, plain.multipliers.reshape(-1)[reduced.rows.where])
+        least = 1.0
+    near = near / least  # feasible
+    return roughly_nuclear(stack, ROUGH, near, pulls) if rough else least_nuclear(stack, tolerance, near, pulls)
 
 
 def _from_frobenius(rows: Rows, plain: MarginSolution, tolerance: float) -> MarginSolution:

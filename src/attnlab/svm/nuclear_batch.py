@@ -53,7 +53,7 @@ def _solve(
     right, z = _coordinates(rows.queries[some] / rows.q_lengths[some][..., None])
     bound = 1.0 / norms
     size = bound.max(-1, keepdims=True)
-    stack = Stack(f, z[:, rows.query], bound / size, np.zeros(norms.shape[1], dtype=bool))
+    stack = Stack(f, z, rows.query, bound / size, np.zeros(norms.shape[1], dtype=bool))
     near = np.matmul(left.transpose(0, 2, 1), np.matmul(plain.W[some], right)) / size[..., None]
     found = least_nuclear(stack, tolerance, near, plain.multipliers[some] * norms)
     W = size[..., None] * np.matmul(left, np.matmul(found.W, right.transpose(0, 2, 1)))

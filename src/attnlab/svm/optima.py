@@ -208,20 +208,21 @@ def second_optimum(face: OptimalFace, free: Array) -> Array | None:
         free: directions that no level row sees, as vectors.
     """
     best, reached = None, 0.0
-    for direction in as_matrices(free, len(face.S)):
-        for signed in (direction, -direction):
-            t = _walk(face, signed)
+    directions = as_matrices(free, len(face.S))
+    loose = face.B[~face.level].reshape(-1, face.S.size)
+    slack = loose @ face.S.reshape(-1) - face.bound[~face.level]
+    slopes = directions.reshape(-1, face.S.size) @ loose.T  # (directions, loose rows)
+    for direction, slope in zip(directions, slopes, strict=True):
+        for sign in (1.0, -1.0):
+            t = _walk(face.S, sign * direction, slack, sign * slope)
             if np.isfinite(t) and t > reached:
-                best, reached = 0.5 * t * signed, t
+                best, reached = 0.5 * t * sign * direction, t
     return best
 
 
-def _walk(face: OptimalFace, direction: Array) -> float:
-    """How far S + t direction stays positive semidefinite, with the loose rows met."""
-    lowest = float(scipy.linalg.eigh(direction, face.S, eigvals_only=True)[0])
-    loose = face.B[~face.level]
-    slope = np.einsum("jkl,kl->j", loose, direction)
-    slack = np.einsum("jkl,kl->j", loose, face.S) - face.bound[~face.level]
+def _walk(S: Array, direction: Array, slack: Array, slope: Array) -> float:
+    """How far S + t direction stays positive semidefinite, with rows of this slack and slope met."""
+    lowest = float(scipy.linalg.eigh(direction, S, eigvals_only=True)[0])
     falling = slope < 0
     return float(min(-1.0 / lowest if lowest < 0 else np.inf, (slack[falling] / -slope[falling]).min(initial=np.inf)))
 

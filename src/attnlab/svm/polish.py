@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.tokens import Array
-from attnlab.svm.interior import Stack, follow, lifted, start
+from attnlab.svm.interior import Stack, follow, lifted, nuclear_norms, spectral_norms, start
 
-STEPS = 12
+# Steps, and how many in a row that do not lower the gap end it.
+STEPS, IDLE = 12, 4
 # Gaps at which polishing is tried: usually the first will do.
 RUNGS = (1e-4, 1e-6, 1e-8)
 # Weight of the proximal term, for problems of nuclear norm 1.
@@ -45,11 +46,11 @@ def certified_gap(stack: Stack, W: Array, multipliers: Array) -> Array:
     """Relative duality gap of W and l >= 0, (R,): |W|_* / least value times |sum l A| / b.l, minus 1; inf for bad W."""
     values = stack.values(W)
     least = stack.least(values)
-    image = np.linalg.norm(stack.adjoint(multipliers), ord=2, axis=(-2, -1))
-    total = np.einsum("rj,rj->r", stack.bound, multipliers)
+    image = spectral_norms(stack.adjoint(multipliers))
+    total = np.vecdot(stack.bound, multipliers)
     good = (least > 0) & (total > 0)
     with np.errstate(all="ignore"):
-        gap = np.linalg.norm(W, ord="nuc", axis=(-2, -1)) * image / (least * total) - 1.0
+        gap = nuclear_norms(W) * image / (least * total) - 1.0
     return np.where(good & np.isfinite(gap), np.maximum(gap, 0.0), np.inf)
 
 
@@ -75,14 +76,15 @@ def guess_tight(stack: Stack, W: Array, multipliers: Array) -> NDArray[np.bool_]
         return stack.free | (share > slack)
 
 
-def polish(stack: Stack, W: Array, multipliers: Array, rank: int) -> Factors:
+def polish(stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None) -> Factors:
     """Newton's method from W and its multipliers, on matrices of this rank; the best iterate of every problem."""
-    norm = np.linalg.norm(W, ord="nuc", axis=(-2, -1))
-    unit = Stack(stack.f, stack.z, stack.bound / norm[:, None], stack.free)
+    norm = nuclear_norms(W)
+    unit = Stack(stack.f, stack.queries, stack.query, stack.bound / norm[:, None], stack.free)
     left, singular, right = np.linalg.svd(W / norm[:, None, None], full_matrices=False)
     root = np.sqrt(singular[:, None, :rank])
     now = Factors(left[..., :rank] * root, right.transpose(0, 2, 1)[..., :rank] * root, multipliers, np.empty(0))
-    tight = guess_tight(stack, W, multipliers)
+    tight = guess_tight(stack, W, multipliers) if tight is None else tight
+    idle = np.zeros(len(stack), dtype=np.intp)  # steps since the gap last fell
     best = Factors(now.K, now.Q, now.multipliers, np.full(len(stack), np.inf))
     _keep_better(unit, now, best)  # a start without a gap is not made better by the proximal term
     for _ in range(STEPS):
@@ -91,7 +93,8 @@ def polish(stack: Stack, W: Array, multipliers: Array, rank: int) -> Factors:
         if not _newton(unit, now, tight):
             break
         _keep_better(unit, now, best)
-        if ((best.gap <= SMALL) & (best.gap > 0.1 * before)).all():
+        idle = np.where(best.gap < before, 0, idle + 1)
+        if ((best.gap <= SMALL) & (best.gap > 0.1 * before) | (idle >= IDLE)).all():
             break
         tight = np.where((best.gap <= SHARP)[:, None], tight, _correct(unit, now, tight))
     scale = np.sqrt(norm)[:, None, None]
@@ -140,7 +143,7 @@ def _newton(stack: Stack, now: Factors, tight: NDArray[np.bool_]) -> bool:
     system[:, r * r :, r * r :] = _through(F[..., steep], Z[..., steep], k, q, curve[:, steep])
     system[:, np.arange(r * r, r * r + m), np.arange(r * r, r * r + m)] += np.where(active, PROXIMAL, 1.0)
     ahead = slope[:, steep] / curve[:, steep, None]
-    short = np.where(active, stack.bound[:, used] - np.einsum("rjk,rjk->rj", k, q), 0.0)
+    short = np.where(active, stack.bound[:, used] - np.vecdot(k, q), 0.0)
     right[:, r * r :] = short + _applied(F[..., steep], Z[..., steep], k, q, ahead)
     try:
         found = np.linalg.solve(system, right[..., None])[..., 0]
@@ -182,7 +185,7 @@ def _through(F: Array, Z: Array, k: Array, q: Array, curve: Array) -> Array:
 
 def _applied(F: Array, Z: Array, k: Array, q: Array, change: Array) -> Array:
     """How the values of the rows change, (R, m)."""
-    return np.einsum("rjk,rjk->rj", np.matmul(F, change), q) + np.einsum("rjk,rjk->rj", np.matmul(Z, change), k)
+    return np.vecdot(np.matmul(F, change), q) + np.vecdot(np.matmul(Z, change), k)
 
 
 @dataclass(eq=False)
@@ -229,6 +232,20 @@ def least_nuclear(stack: Stack, tolerance: float, W: Array | None = None, multip
         if not left.size:
             break
     return found
+
+
+def roughly_nuclear(stack: Stack, target: float, W: Array, multipliers: Array) -> Found:
+    """Interior points alone, to a gap of `target`."""
+    iterate = start(stack, W, multipliers)
+    follow(stack, iterate, target)
+    return Found(iterate.W, iterate.best, iterate.gap, np.zeros(len(stack), dtype=np.intp))
+
+
+def again_nuclear(stack: Stack, W: Array, multipliers: Array, rank: int) -> Found:
+    """The solution of one problem from that of nearly the same: a polish of it, with what it misses taken for tight."""
+    tight = stack.free | (multipliers > 0) | (stack.values(W) < stack.bound * (1.0 - 1e-12))
+    done = polish(stack, W, multipliers, rank, tight)
+    return Found(np.matmul(done.K, done.Q.transpose(0, 2, 1)), done.multipliers, done.gap, np.array([rank]))
 
 
 def _take(

@@ -10,9 +10,9 @@ tokens and q_j the query that compares them. Everything the solvers need follows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -27,6 +27,9 @@ from attnlab.errors import InputError, message
 ORDINARY = 2.0**100
 _least, _most = np.minimum.reduce, np.maximum.reduce
 TINIEST = float(np.finfo(np.float64).smallest_subnormal)
+LARGEST = float(np.finfo(np.float64).max)
+# Numbers of the differences above which these are not kept, and that are made at a time: those stay in cache.
+STREAMED, BLOCK = 2**23, 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.p)
+
+    @property
+    def width(self) -> int:
+        """The dimension a of the differences."""
+        return self.p.shape[1]
 
     def part(self, index: NDArray[np.intp]) -> Rows:
         """Some of the constraints, in ascending order of `index`."""
@@ -95,6 +103,11 @@ class Rows:
 
     def gram(self) -> Array:
         """<A_i, A_j>, (N, N)."""
+        if self.each:
+            N, M = len(self), len(self.queries)
+            found = self.p.dot(self.p.T).reshape(M, self.each, M, self.each)
+            found *= self.query_gram[:, None, :, None]
+            return found.reshape(N, N)
         return (self.p @ self.p.T) * self.query_gram.take(self.query, axis=0).take(self.query, axis=1)
 
     def gram_times(self, multipliers: Array) -> Array:
@@ -116,16 +129,17 @@ class Rows:
     def norms(self) -> Array:
         """|A_j| = |p_j| |q_j|, (N,)."""
         p_lengths, lengths = self._lengths
-        return p_lengths * lengths.take(self.query)
+        return p_lengths * (lengths.repeat(self.each) if self.each else lengths.take(self.query))
 
     @property
     def ordinary(self) -> bool:
         """Are the differences and the queries, all of them, neither zero nor extremely long or short?"""
         if self.shift is not None:
             return False
-        lengths = np.concatenate(self._lengths)
         # The reductions of the functions, not of the methods: small problems notice the difference.
-        return bool(_least(lengths) > 1.0 / ORDINARY and _most(lengths) < ORDINARY)
+        p, q = self._lengths
+        p = p if len(p) else q
+        return bool(min(_least(p), _least(q)) > 1.0 / ORDINARY and max(_most(p), _most(q)) < ORDINARY)
 
     @cached_property
     def _lengths(self) -> tuple[Array, Array]:
@@ -147,6 +161,94 @@ class Rows:
         full.fill(fill)
         full[self.where] = values
         return full.reshape(self.shape)
+
+
+class StreamedRows(Rows):
+    """Rows x[one] - x[other], too many to be kept: differences are made block by block.
+
+    All of `p` is made if someone asks for it.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        one: NDArray[np.intp],
+        other: NDArray[np.intp],
+        queries: Array,
+        query: NDArray[np.intp],
+        where: NDArray[np.intp],
+        shape: tuple[int, ...],
+    ) -> None:
+        fields = {"x": x, "one": one, "other": other, "queries": queries, "query": query, "where": where}
+        for name, value in {**fields, "shape": shape, "equal": None, "each": None, "shift": None}.items():
+            object.__setattr__(self, name, value)
+
+    x: Array
+    one: NDArray[np.intp]
+    other: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    @property
+    def width(self) -> int:
+        return self.x.shape[1]
+
+    def __getattr__(self, name: str) -> Array:
+        """All differences `p`, (N, a), which are made here and kept from then on."""
+        if name != "p":
+            raise AttributeError(name)
+        made = self._differences(slice(None))
+        object.__setattr__(self, "p", made)
+        return made
+
+    def part(self, index: NDArray[np.intp]) -> Rows:
+        p = self._differences(index)
+        return Rows(p, self.queries, self.query[index], self.where[index], self.shape, None)
+
+    def values(self, W: Array) -> Array:
+        seen = self.queries @ W.T
+        found = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(p, seen.take(self.query[block], axis=0), out=found[block])
+        return found
+
+    def sizes(self, W: Array) -> Array:
+        seen = np.abs(self.queries) @ np.abs(W).T
+        found = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(np.abs(p), seen.take(self.query[block], axis=0), out=found[block])
+        return found
+
+    def gathered(self, multipliers: Array) -> Array:
+        found = np.zeros((len(self.queries), self.width))
+        used = np.flatnonzero(multipliers)
+        step = max(1, BLOCK // self.width)
+        for start in range(0, used.size, step):
+            some = used[start : start + step]
+            query = self.query[some]
+            first = np.flatnonzero(np.diff(query, prepend=-1))  # of each query
+            weighted = multipliers[some, None] * self._differences(some)
+            found[query[first]] += np.add.reduceat(weighted, first, axis=0)
+        return found
+
+    @cached_property
+    def _lengths(self) -> tuple[Array, Array]:
+        lengths = np.empty(len(self))
+        for block, p in self._blocks():
+            np.vecdot(p, p, out=lengths[block])
+        return np.sqrt(lengths), np.sqrt(np.vecdot(self.queries, self.queries))
+
+    def _blocks(self) -> Iterator[tuple[slice, Array]]:
+        step = max(1, BLOCK // self.width)
+        for start in range(0, len(self), step):
+            block = slice(start, start + step)
+            yield block, self._differences(block)
+
+    def _differences(self, index: slice | NDArray[np.intp]) -> Array:
+        first = self.x.take(self.one[index], axis=0)
+        first -= self.x.take(self.other[index], axis=0)
+        return first
 
 
 class _ExtremeRows(Rows):
@@ -223,32 +325,40 @@ def array_rows(x: Array, z: Array, mask: NDArray[np.bool_] | None, chosen: NDArr
     """
     n, T, a = x.shape
     flat = chosen.reshape(-1)  # (M,)
+    starts, query = _layout(flat.size, T)
     compared = np.arange(T) != flat[:, None]
     if mask is not None:
         compared &= mask.reshape(-1, T)
     where = compared.reshape(-1).nonzero()[0]
-    query = where // T
-    starts = np.arange(0, flat.size * T, T)  # where the row of each query begins, in `where`
+    if mask is not None:
+        query = where // T
     other = where
     first = starts
     if flat.size > n:
         first = starts // (flat.size // n * T) * T  # where its sequence begins, in `x`
         other = where + (first - starts)[query]
-    p, shift = differences(x.reshape(-1, a), (first + flat)[query], other)
-    each = T - 1 if mask is None else None
-    return Rows(p, z.reshape(-1, z.shape[-1]), query, where, (*chosen.shape, T), None, each, shift)
+    x, queries, shape = x.reshape(-1, a), z.reshape(-1, z.shape[-1]), (*chosen.shape, T)
+    if len(query) * a > STREAMED and max(-x.min(), x.max()) < LARGEST / 2:
+        return StreamedRows(x, (first + flat)[query], other, queries, query, where, shape)
+    p, shift = differences(x.take(first + flat, axis=0).take(query, axis=0), x.take(other, axis=0))
+    return Rows(p, queries, query, where, shape, None, T - 1 if mask is None else None, shift)
 
 
-def differences(x: Array, one: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp] | None]:
-    """x[one] - x[other] as p times 2^shift; the shift is None where no difference is beyond the largest number."""
+@lru_cache(maxsize=64)
+def _layout(M: int, T: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the T tokens of each query begin, (M,), and the query of each constraint if all are seen, (M (T - 1),)."""
+    starts, query = np.arange(0, M * T, T), np.repeat(np.arange(M), T - 1)
+    starts.flags.writeable = query.flags.writeable = False
+    return starts, query
+
+
+def differences(first: Array, second: Array) -> tuple[Array, NDArray[np.intp] | None]:
+    """first - second as p times 2^shift; the shift is None where no difference is beyond the largest number."""
     try:
         with np.errstate(over="raise"):
-            p = x.take(one, axis=0)
-            p -= x.take(other, axis=0)
-            return p, None
+            return first - second, None
     except FloatingPointError:
         pass
-    first, second = x.take(one, axis=0), x.take(other, axis=0)
     halves = 0.5 * first - 0.5 * second
     lost = (halves == 0) & (first != second)  # half of the tiniest number is none: what differs must not become equal
     halves[lost] = np.copysign(TINIEST, first[lost] - second[lost])

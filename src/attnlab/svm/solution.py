@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,36 @@ class MarginStatus(Enum):
     INFEASIBLE = "No W separates the selected tokens from the others; see `farkas`."
     UNDECIDED = "Too close to call in float64: neither a separating W nor a proof that there is none was found."
     UNCONSTRAINED = "There is nothing to separate: every query sees one token. W = 0."
+
+
+Value = TypeVar("Value")
+
+
+class Lazy(Generic[Value]):
+    """A field that may be given as a function without arguments, which is then called when the field is first read.
+
+    Laying out the evidence of a small problem takes longer than solving it, and most of it is never read.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Value:
+        if instance is None:
+            if "__dataclass_fields__" in owner.__dict__:
+                return self
+            raise AttributeError(self.name)  # the dataclass, in the making, asks for a default: there is none
+        fields = instance.__dict__
+        if callable(fields[self.name]):
+            fields[self.name] = fields[self.name]()
+        return fields[self.name]
+
+    def __set__(self, instance: object, value: Value | Callable[[], Value]) -> None:
+        instance.__dict__[self.name] = value
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -58,13 +89,13 @@ class MarginSolution:
 
     W: Array
     margin: float
-    multipliers: Array
-    values: Array
-    value_error: Array
-    support: NDArray[np.bool_] | None
+    multipliers: Lazy[Array] = Lazy()
+    values: Lazy[Array] = Lazy()
+    value_error: Lazy[Array] = Lazy()
+    support: Lazy[NDArray[np.bool_] | None] = Lazy()
     rank_floor: float | None
     gap: float
-    violation: float
+    violation: Lazy[float] = Lazy()
     direction_error: float | None
     status: MarginStatus
     farkas: Array | None

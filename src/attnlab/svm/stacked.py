@@ -41,7 +41,7 @@ def stacked(tokens: Tokens, chosen: NDArray[np.intp]) -> StackedRows:
     other = np.arange(T - 1) + (np.arange(T - 1) >= flat[..., None])
     first = (np.arange(trials)[:, None] * n + query // (flat.shape[1] // n)) * T
     x = tokens.x.reshape(-1, d)
-    p, shift = differences(x, first + flat[:, query], first + other.reshape(trials, -1))
+    p, shift = differences(x[first + flat[:, query]], x[first + other.reshape(trials, -1)])
     queries = tokens.z.reshape(trials, -1, d)
     with np.errstate(over="ignore", under="ignore"):
         p_lengths, q_lengths = (np.sqrt(np.einsum("rjd,rjd->rj", a, a)) for a in (p, queries))
