@@ -179,6 +179,11 @@ def _text(module: ModuleType) -> bytes:
     return Path(file).read_bytes() if file and Path(file).suffix == ".py" else module.__name__.encode()
 
 
+def is_installed(module: ModuleType) -> bool:
+    """Can other processes import it by its name: is it attnlab's, or does it come with Python or a package?"""
+    return module.__name__.split(".")[0] == "attnlab" or _foreign(module)
+
+
 def _foreign(module: ModuleType | None) -> bool:
     """Does a module come with Python or from an installed package?"""
     if module is None:
