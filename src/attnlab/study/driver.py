@@ -192,6 +192,8 @@ class Driver:
             self._memory[outcome.where] = max(outcome.memory, self._memory.get(outcome.where, 0))
         self._busy += outcome.seconds
         self._compiling += outcome.compile_seconds
+        if "log" in outcome.facts:
+            self._log.append(f"{self._named(task)}: {outcome.facts['log']}")
         if outcome.facts.get("fatal"):
             raise InputError(outcome.error)
         if outcome.error:

@@ -122,6 +122,19 @@ class Study:
         """Where results are kept."""
         return self._design.store
 
+    def with_trials(self, trials: int) -> Study:
+        """The same study with more or fewer trials: what is kept of this one serves that one too."""
+        own = self._design
+        return Study(
+            own.function,
+            own.points,
+            trials=trials,
+            seed=own.seed,
+            name=self.name,
+            store=own.store,
+            block=own.given_size,
+        )
+
     def __repr__(self) -> str:
         return f"Study({self.name}, {len(self._design.points)} points, {self.trials} trials each)"
 
@@ -266,7 +279,7 @@ class Study:
         return target
 
     def dataset(self) -> Any:
-        """All results as an xarray Dataset: a dimension for each setting and one for trials, then those of the arrays.
+        """All results as an xarray Dataset: a dimension for each setting, one for trials, then those of the arrays.
 
         Of a list of points that are not all combinations, one dimension `point`. Trials that failed or are missing are
         NaN; `error` has the errors.

@@ -10,7 +10,6 @@ import numpy as np
 from attnlab.checks import shown
 from attnlab.errors import InputError, message
 from attnlab.study.table import library
-from attnlab.theory.proportion import wilson
 
 How = Literal["median", "share", "mean"]
 HOWS = ("median", "share", "mean")
@@ -64,6 +63,8 @@ def share(name: str, values: np.ndarray) -> Estimate:
         )
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan)
+    from attnlab.theory.proportion import wilson  # loads JAX
+
     low, high = wilson(values.sum(), len(values))
     return Estimate(float(values.mean()), float(low), float(high))
 
