@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class Cluster:
         self._topic = f"attnlab-study-{uuid.uuid4().hex}"
         self._running: dict[Any, tuple[int, Job]] = {}
         self._began: dict[str, list[str]] = {}  # key of a future -> workers on which it began
-        self._told: set[tuple[str, int]] = set()
+        self._news = threading.Event()  # some future is done
         self._listen()
 
     @property
@@ -57,6 +58,7 @@ class Cluster:
         key = f"attnlab-{job.task.point}-{job.task.start}-{uuid.uuid4().hex[:8]}"
         future = self._client.submit(perform_there, job, self._topic, key, key=key, pure=False, retries=0)
         self._running[future] = (slot, job)
+        future.add_done_callback(lambda _: self._news.set())
 
     def answers(self) -> Iterator[tuple[Job, Outcome]]:
         """Wait for some block; blocks that a lost scheduler knew of are lost with it."""
@@ -67,8 +69,8 @@ class Cluster:
             if self._client.status != "running":
                 yield from self._reconnected()
                 return
-            with suppress(TimeoutError, self._distributed.TimeoutError, self._distributed.CancelledError):
-                self._distributed.wait(list(self._running), timeout=LOOK, return_when="FIRST_COMPLETED")
+            self._news.wait(LOOK)
+            self._news.clear()
         if self._client.status != "running":
             yield from self._reconnected()
             return
