@@ -9,9 +9,6 @@ import numpy as np
 
 import attnlab as al
 
-SIZES = [(2, 4), (4, 4), (8, 4), (4, 8), (8, 8), (4, 16), (16, 8)]
-RATIOS = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0]
-
 
 def enough(n, T):
     return (T + n) * math.log(T + n)
@@ -28,24 +25,29 @@ def block(point, seeds):
     return {"tight": largest <= 1 + 1e-6, "largest": largest, "feasible": solved.feasible}
 
 
-def point(n, T, ratio):
-    return {"n": n, "T": T, "d": round(ratio * enough(n, T)), "ratio": ratio}
-
-
-grid = [point(n, T, ratio) for n, T in SIZES for ratio in RATIOS]
+grid = {"n": [2, 4, 8], "T": [2, 4, 8], "d": [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]}
 study = al.Study(block, grid, trials=200, name="assumption B.1")
 
 
+def half(d, share):
+    """Where a share that rises with d passes 1/2, between two neighbours on a logarithmic axis; NaN if it does not."""
+    after = int(np.argmax(share >= 0.5))
+    if share[after] < 0.5 or after == 0:
+        return math.nan
+    part = (0.5 - share[after - 1]) / (share[after] - share[after - 1])
+    return d[after - 1] * (d[after] / d[after - 1]) ** part
+
+
 def thresholds(summary):
-    """The d at which half of the sets have it, by linear interpolation between the points around it; NaN beyond."""
-    found = []
+    """For each n and T: half of the sets have B.1 from this d on, beside (T + n) log(T + n)."""
     for (n, T), rows in summary.groupby(["n", "T"], sort=False):
-        half = np.interp(0.5, rows["value"], rows["d"], left=np.nan, right=np.nan)
-        found.append({"n": n, "T": T, "half at d": half, "(T+n) log(T+n)": enough(n, T), "ratio": half / enough(n, T)})
-    return found
+        found = half(rows["d"].to_numpy(), rows["value"].to_numpy())
+        print(
+            f"n = {n}  T = {T}  half at d = {found:5.1f}  posited {enough(n, T):5.1f}  ratio {found / enough(n, T):.2f}"
+        )
 
 
 if __name__ == "__main__":
     print(study.run(jobs=-1))
-    for row in thresholds(study.summary(by=["n", "T", "d"], of="tight")):
-        print(row)
+    thresholds(study.summary(by=["n", "T", "d"], of="tight"))
+    study.plot("d", "tight", "T").savefig("assumption_b1.png")

@@ -144,10 +144,10 @@ def serve(descriptor: int) -> None:
     while True:
         try:
             job = connection.recv()
-        except EOFError:
+            shapes = _forgotten(shapes | {shape_of(job.point)})
+            connection.send(perform(job))
+        except (EOFError, ConnectionError):
             return
-        shapes = _forgotten(shapes | {shape_of(job.point)})
-        connection.send(perform(job))
 
 
 def _forgotten(shapes: set[tuple[object, ...]]) -> set[tuple[object, ...]]:
