@@ -15,7 +15,9 @@ def main(folder, trials, jobs):
     ran = study.run(jobs=jobs)
     print(ran)
     rate = ran.computed / ran.seconds
-    print(f"{rate:.0f} trials a second; compiling {ran.compile_seconds / ran.busy_seconds:.1%} of the time of functions")
+    print(
+        f"{rate:.0f} trials a second; compiling {ran.compile_seconds / ran.busy_seconds:.1%} of the time of functions"
+    )
     outside = 1 - ran.busy_seconds / (jobs * ran.seconds)
     print(f"outside of functions (start of processes, disk, waiting): {outside:.1%}")
     print("MB:", {who: round(size / 2**20) for who, size in ran.memory.items()})

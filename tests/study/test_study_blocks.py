@@ -5,7 +5,7 @@ import pytest
 import study_work as work
 
 import attnlab as al
-from attnlab.study.design import Task
+from attnlab.study.design import Cuts, Task
 from attnlab.study.schedule import SECONDS, Schedule
 
 GRID = {"p": [0.2, 0.7], "n": [1, 2]}
@@ -166,8 +166,8 @@ class Plan:
 
 def test_blocks_take_about_ten_seconds(folder):
     handed = Plan(folder, {"p": [0.5], "n": [1, 2]}, 5000, 1).everything(1, 0.02)[0]
-    assert handed[0] == Task(0, 0, 16)  # nothing was known
-    sizes = {task.trials for task in handed[1:] if task.stop < 5000}
+    assert handed[:2] == [Task(0, 0, 16), Task(0, 16, 80)]  # nothing was known
+    sizes = {task.trials for task in handed[2:] if task.stop < 5000}
     assert sizes == {496}
     assert abs(496 * 0.02 - SECONDS) < 0.4
     for point in (0, 1):
@@ -191,5 +191,5 @@ def test_equal_shapes_come_one_after_the_other(folder):
 def test_measured_sizes_are_found_again(folder):
     Plan(folder, {"p": [0.5], "n": [1]}, 5000, 1).everything(1, 0.02)
     again = Plan(folder, {"p": [0.5], "n": [1]}, 5000, 1)  # nothing was finished: same blocks, whatever is measured
-    assert again.design.size(0) == (16, 496)
-    assert again.everything(1, 5.0)[0][1].trials == 496
+    assert again.design.cuts(0) == Cuts((16, 80), 496)
+    assert again.everything(1, 5.0)[0][2].trials == 496

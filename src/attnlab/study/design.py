@@ -53,6 +53,27 @@ class Part:
         return self.result is None and not self.error
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Where trials are cut into blocks: first at some ends, then after every so many.
+
+    >>> cuts = Cuts((16, 80), 500)
+    >>> [cuts.end(0), cuts.end(16), cuts.end(80), cuts.end(580)]
+    [16, 80, 580, 1080]
+    """
+
+    ends: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Cuts:
+        return cls(tuple(int(end) for end in facts["ends"]), int(facts["size"]))
+
+    def end(self, start: int) -> int:
+        """Where the block that begins here ends."""
+        return next((end for end in self.ends if end > start), start + self.size)
+
+
 @dataclass(frozen=True, eq=False)
 class Design:
     """Function, points, trials, seed and store of a study.
@@ -68,7 +89,7 @@ class Design:
     seed: int
     store: Store
     given_size: int | None = None
-    _sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _cuts: dict[int, Cuts] = field(default_factory=dict)
 
     @cached_property
     def code(self) -> dict[str, Any]:
@@ -82,23 +103,25 @@ class Design:
         """What the block is kept under."""
         return {"code": self.code, "point": self.points[task.point], "seed": self.seed, "start": task.start}
 
-    def size(self, point: int) -> tuple[int, int] | None:
-        """Length of the first block of a point, and of all others; None if that is not decided yet."""
+    def cuts(self, point: int) -> Cuts | None:
+        """Where the trials of a point are cut; None if that is not decided yet."""
         if self.given_size is not None:
-            return self.given_size, self.given_size
-        if point not in self._sizes:
+            return Cuts((), self.given_size)
+        if point not in self._cuts:
             kept = self.store.find(SIZE, self._size_config(point))
             if kept is None:
                 return None
-            self._sizes[point] = (int(kept.facts["first"]), int(kept.facts["size"]))
-        return self._sizes[point]
+            self._cuts[point] = Cuts.of(kept.facts)
+        return self._cuts[point]
 
-    def decide_size(self, point: int, first: int, size: int) -> tuple[int, int]:
-        """Keep the sizes of the blocks of a point, so that a later run cuts its trials at the same places."""
-        if self.given_size is None:
-            kept = self.store.keep(SIZE, self._size_config(point), lambda: ({}, {"first": first, "size": size}))
-            self._sizes[point] = (int(kept.facts["first"]), int(kept.facts["size"]))
-        return self.size(point) or (first, size)
+    def decide_cuts(self, point: int, cuts: Cuts) -> Cuts:
+        """Keep where the trials of a point are cut, so that a later run cuts them at the same places."""
+        if self.given_size is not None:
+            return Cuts((), self.given_size)
+        facts = {"ends": list(cuts.ends), "size": cuts.size}
+        kept = self.store.keep(SIZE, self._size_config(point), lambda: ({}, facts))
+        self._cuts[point] = Cuts.of(kept.facts)
+        return self._cuts[point]
 
     def parts(self, point: int) -> list[Part]:
         """All trials of a point in order, cut into blocks: finished, failed or missing."""
@@ -130,11 +153,9 @@ class Design:
         return Task(point, start, min(stop, self.trials))
 
     def _end(self, point: int, start: int) -> int:
-        """Where a missing block ends; without a size all that is left is one."""
-        sizes = self.size(point)
-        if sizes is None:
-            return self.trials
-        return start + (sizes[0] if start == 0 else sizes[1])
+        """Where a missing block ends; while cuts are not decided all that is left is one."""
+        cuts = self.cuts(point)
+        return self.trials if cuts is None else cuts.end(start)
 
     def _size_config(self, point: int) -> dict[str, Any]:
         return {"code": self.code, "point": self.points[point]}

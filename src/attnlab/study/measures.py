@@ -30,6 +30,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,20 +56,16 @@ OWN_NORM = {"W": "frobenius", "KQ": "nuclear"}
 
 @dataclass(frozen=True)
 class Measure:
-    """A ready measure: a block function with the settings that it knows."""
+    """A ready measure, with the settings that it knows."""
 
     name: str
     measured: Callable[[Any, dict[str, Any]], Mapping[str, Any]]
-    defaults: tuple[tuple[str, Any], ...]
+    defaults: Mapping[str, Any]
 
-    def __call__(self, point: Mapping[str, Any], seeds: NDArray[np.int64]) -> Mapping[str, Any]:
-        tokens = drawn(point, seeds)
-        given = {name: point.get(name, default) for name, default in self.defaults}
-        return self.measured(tokens, {**given, "seed": seeds})
-
-    def describe(self) -> dict[str, Any]:
-        """For the hash of results: the function, with all code that it reaches, is hashed besides."""
-        return {"measure": self.name, "defaults": dict(self.defaults), "measured": self.measured}
+    @property
+    def block(self) -> Callable[[Mapping[str, Any], NDArray[np.int64]], Mapping[str, Any]]:
+        """As a block function."""
+        return partial(_measured, self.measured, dict(self.defaults))
 
     def check(self, points: Sequence[Point]) -> None:
         """Refuse settings that nothing would look at, and families and rules that there are not."""
@@ -76,11 +73,22 @@ class Measure:
             family = str(point.get("family", "sphere"))
             _one_of("family", family, FAMILIES)
             _one_of("rule", point.get("rule", "ngd"), RULES)
-            known = {"family", *(name for name, _ in self.defaults), *_taken_by(family)}
+            known = {"family", *self.defaults, *_taken_by(family)}
             for name in point:
                 if name not in known:
                     problem = f"`grid` has {name!r}, which the measure {self.name!r} on {family!r} does not know"
                     raise InputError(message(f"{problem}; wanted some of {', '.join(sorted(known))}."))
+
+
+def _measured(
+    measured: Callable[..., Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+    point: Mapping[str, Any],
+    seeds: NDArray[np.int64],
+) -> Mapping[str, Any]:
+    """Draw the data sets of a block, and measure them."""
+    given = {name: point.get(name, default) for name, default in defaults.items()}
+    return measured(drawn(point, seeds), {**given, "seed": seeds})
 
 
 def measure_named(name: str) -> Measure:
@@ -220,7 +228,7 @@ def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def _measure(name: str, measured: Any, **more: Any) -> Measure:
-    return Measure(name, measured, tuple({**TRAINING, **more}.items()))
+    return Measure(name, measured, {**TRAINING, **more})
 
 
 MEASURES = {

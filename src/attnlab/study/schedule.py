@@ -6,10 +6,10 @@ import math
 from collections import deque
 from typing import Any
 
-from attnlab.study.design import Design, Part, Task
+from attnlab.study.design import Cuts, Design, Part, Task
 
 SECONDS = 10.0  # that a block is to take
-PILOT = 16  # trials of the first block, when nothing is known yet
+PILOTS = (16, 64)  # trials of the first blocks while nothing is known: one to compile and warm up, one to measure
 LEAST = 16  # trials of a block where more would leave a process without work; `descend` runs as many side by side
 BLOCKS_EACH = 4  # blocks for every process, at least, if blocks are not too small for that
 
@@ -29,7 +29,8 @@ class Schedule:
         self._todo: dict[int, deque[Task]] = {}
         self._cost: dict[tuple[Any, ...], float] = {}  # seconds per trial, without compiling
         self._last_cost: float | None = None
-        self._pilots: dict[int, Task] = {}  # by point
+        self._pilots: dict[int, Task] = {}  # by point: those that are out
+        self._ends: dict[int, list[int]] = {}  # by point: where its pilots ended
         self._shape_of_slot: dict[int, tuple[Any, ...]] = {}
         for point in range(len(design.points)):
             self._take_in(point, retry_failed)
@@ -55,15 +56,17 @@ class Schedule:
         self._todo[task.point].appendleft(task)
 
     def learn(self, task: Task, seconds: float) -> None:
-        """A block took so long, without compiling."""
-        self._last_cost = self._cost[self.design.shape(task.point)] = max(seconds, 1e-9) / task.trials
+        """A block took so long, without compiling. The first of all only warmed up, which tells nothing."""
+        warming = self._pilots.get(task.point) == task and not self._ends.get(task.point)
+        if not warming:
+            self._last_cost = self._cost[self.design.shape(task.point)] = max(seconds, 1e-9) / task.trials
         self.over(task)
 
     def over(self, task: Task) -> None:
         """A block is finished or has failed for good."""
         if self._pilots.get(task.point) == task:
             del self._pilots[task.point]
-            self._cut(task.point, first=task.start or task.stop)
+            self._ends.setdefault(task.point, []).append(task.stop)
 
     def _take_in(self, point: int, retry_failed: bool) -> None:
         missing = []
@@ -80,7 +83,7 @@ class Schedule:
     def _learn_from(self, part: Part) -> None:
         facts = part.result.facts if part.result is not None else {}
         trials = int(facts.get("stop", 0)) - part.task.start
-        if trials > 0:
+        if trials > PILOTS[0]:
             seconds = float(facts["seconds"]) - float(facts["compile_seconds"])
             self._last_cost = self._cost[self.design.shape(part.task.point)] = max(seconds, 1e-9) / trials
 
@@ -97,41 +100,42 @@ class Schedule:
     def _of(self, point: int) -> Task | None:
         if point in self._pilots:
             return None
-        if self.design.size(point) is None:
+        if self.design.cuts(point) is None:
             cost = self._cost.get(self.design.shape(point), self._last_cost)
-            start = self._todo[point][0].start
             if cost is None and self._pilots:
-                return None  # its answer will tell how large this block should be
-            if cost is None:
+                return None  # their answers will tell how large this block should be
+            if cost is None and len(self._ends.get(point, [])) < len(PILOTS):
                 return self._pilot(point)
-            self._cut(point, first=start or None)
+            self._cut(point, cost)
         return self._todo[point].popleft()
 
     def _pilot(self, point: int) -> Task:
         task = self._todo[point].popleft()
-        first = Task(point, task.start, min(task.start + PILOT, task.stop))
+        trials = PILOTS[len(self._ends.get(point, []))]
+        first = Task(point, task.start, min(task.start + trials, task.stop))
         if first.stop < task.stop:
             self._todo[point].appendleft(Task(point, first.stop, task.stop))
         self._pilots[point] = first
         return first
 
-    def _cut(self, point: int, first: int | None) -> None:
-        """Decide the sizes of the blocks of a point, and cut what is left accordingly."""
-        size = self._size(self._cost.get(self.design.shape(point), self._last_cost))
-        first, size = self.design.decide_size(point, first or size, size)
+    def _cut(self, point: int, cost: float | None) -> None:
+        """Decide how the trials of a point are cut, and cut what is left accordingly."""
+        before = {task.start for task in self._todo[point]} - {0}
+        ends = sorted({*self._ends.get(point, []), *before})
+        cuts = self.design.decide_cuts(point, Cuts(tuple(ends), self._size(cost)))
         blocks = deque()
         for task in self._todo[point]:
             at = task.start
             while at < task.stop:
-                end = min(at + (first if at == 0 else size), task.stop)
+                end = min(cuts.end(at), task.stop)
                 blocks.append(Task(point, at, end))
                 at = end
         self._todo[point] = blocks
 
     def _size(self, cost: float | None) -> int:
         trials = self.design.trials
-        if cost is None:  # the pilot failed
-            return min(PILOT, trials)
+        if cost is None:  # all pilots failed
+            return min(PILOTS[0], trials)
         fair = math.ceil(len(self.design.points) * trials / (BLOCKS_EACH * self.slots))
         size = min(max(1, int(SECONDS / cost)), max(fair, LEAST), trials)
         return size if size <= LEAST or size == trials else size - size % LEAST

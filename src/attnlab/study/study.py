@@ -93,7 +93,7 @@ class Study:
         if isinstance(function, str):
             measure = measure_named(function)
             measure.check(points)
-            name, function = name or measure.name, measure
+            name, function = name or measure.name, measure.block
         _check_function(function)
         if name is not None and (not isinstance(name, str) or not name):
             raise InputError(message(f"`name` is {shown(name)}; wanted a word."))
