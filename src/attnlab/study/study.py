@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnlab.checks import flag, shown, whole
 from attnlab.data.writing import as_path, whole_file, write_text
 from attnlab.errors import InputError, message
@@ -21,7 +23,7 @@ from attnlab.study.history import earlier_code
 from attnlab.study.latex import latex
 from attnlab.study.measures import measure_named
 from attnlab.study.summary import HOWS, How, names, summarized
-from attnlab.study.table import frame, judged_parts, library
+from attnlab.study.table import arrays_of, frame, judged_parts, library
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,13 @@ class Study:
         """
         return frame(self._design)
 
+    def arrays(self) -> list[dict[str, np.ndarray]]:
+        """Results of every point of `points` by name, each with the trials as its first axis.
+
+        All trials must be there; a failed or missing one is an `al.InputError`.
+        """
+        return arrays_of(self._design)
+
     def summary(
         self, by: str | Sequence[str] | None = None, of: str | Sequence[str] | None = None, how: How | None = None
     ) -> Any:
@@ -309,9 +318,7 @@ class Study:
         return (Here(), 1) if count == 1 and jobs == 1 else (Processes(count, self.store), count)
 
 
-def _trials_with_nan(array: Any) -> int:
-    import numpy as np
-
+def _trials_with_nan(array: np.ndarray) -> int:
     return int(np.isnan(array).reshape(len(array), -1).any(-1).sum())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnlab.errors import InputError, message
 from attnlab.study.design import Design, Part
+from attnlab.study.grid import spelt
 from attnlab.study.outcome import unlike
 
 
@@ -34,6 +35,25 @@ def judged_parts(design: Design) -> Iterator[Part]:
             assert reference.result is not None
             problem = unlike(part.result.arrays, reference.result.arrays)
             yield Part(part.task, None, f"The block function {problem}.") if problem else part
+
+
+def arrays_of(design: Design) -> list[dict[str, np.ndarray]]:
+    """The arrays of every point, its trials first; all must be there."""
+    found = []
+    blocks: dict[int, list[Part]] = {}
+    for part in judged_parts(design):
+        blocks.setdefault(part.task.point, []).append(part)
+    for point in range(len(design.points)):
+        parts = blocks[point]
+        bad = next((part for part in parts if part.result is None), None)
+        if bad is not None:
+            why = bad.error or "they are not computed yet"
+            problem = f"Trials from {bad.task.start} on of {spelt(design.points[point])} have no results: {why}"
+            raise InputError(message(problem, "study.run(), and study.status() for what failed"))
+        results = [(part.result.arrays, part.task.trials) for part in parts if part.result is not None]
+        names = list(results[0][0])
+        found.append({name: np.concatenate([arrays[name][:count] for arrays, count in results]) for name in names})
+    return found
 
 
 def columns_of(design: Design) -> dict[str, np.ndarray]:
