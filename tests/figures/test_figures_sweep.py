@@ -2,6 +2,8 @@
 
 import csv
 import io
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +16,20 @@ from attnlab.figures.style import new_figure, styled
 from attnlab.figures.sweep import sweep
 from attnlab.figures.tidy import tidy_csv
 
-computed = []
+
+@pytest.fixture(autouse=True)
+def log(tmp_path, monkeypatch):
+    """A file with a line for every trial that was computed."""
+    monkeypatch.setenv("SWEEP_LOG", str(tmp_path / "log"))
+
+
+def computed():
+    return Path(os.environ["SWEEP_LOG"]).read_text().split()
 
 
 def block(point, seeds):
-    computed.extend((point["d"], seed) for seed in seeds.tolist())
+    with open(os.environ["SWEEP_LOG"], "a") as file:
+        file.writelines(f"{point['d']}-{seed}\n" for seed in seeds.tolist())
     return {"curve": np.outer(seeds, np.arange(3)) * point["d"]}
 
 
@@ -46,7 +57,6 @@ SWEPT = Figure(id="svm-99", title="A sweep", says="It rises.", data=data, draw=d
 
 
 def test_a_stopped_figure_goes_on_where_it_was(tmp_path):
-    computed.clear()
     store = Store(tmp_path / "store")
 
     def stop(done, total, what):
@@ -55,25 +65,24 @@ def test_a_stopped_figure_goes_on_where_it_was(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         make(SWEPT, "smoke", out=tmp_path, store=store, on_part=stop)
-    before = len(computed)
+    before = len(computed())
     assert 150 <= before < 400
     parts = []
     make(SWEPT, "smoke", out=tmp_path, store=store, on_part=lambda *told: parts.append(told))
-    assert len(computed) == len(set(computed)) == 400
+    assert len(computed()) == len(set(computed())) == 400
     assert parts[0] == (before, 400, "computing")
     assert parts[-1] == (400, 400, "computing")
     made = np.load(tmp_path / "svm-99.npz")["curve"]
     expected = np.array([2, 5])[:, None, None] * np.outer(np.arange(200), np.arange(3))
     np.testing.assert_array_equal(made, expected)
     make(SWEPT, "smoke", out=tmp_path, store=store, fresh=True)
-    assert len(computed) == 800
+    assert len(computed()) == 800
 
 
 def test_without_a_store_nothing_is_kept(tmp_path):
-    computed.clear()
     for _ in range(2):
         make(SWEPT, "smoke", out=tmp_path, trials=5)
-    assert len(computed) == 20
+    assert len(computed()) == 20
 
 
 def test_other_settings_are_told(tmp_path):

@@ -108,15 +108,15 @@ def test_a_failing_block_is_tried_again_and_recorded(folder):
 
 
 def test_a_repaired_function_computes_anew_and_says_so(folder):
-    def block(point, seeds):
+    def broken(point, seeds):
         return {"value": work.uniform(seeds)}
 
-    al.Study(block, {"n": [1]}, trials=3, store=folder / "store").run()
-
-    def block(point, seeds):
+    def repaired(point, seeds):
         return {"value": 2 * work.uniform(seeds)}
 
-    ran = al.Study(block, {"n": [1]}, trials=3, store=folder / "store").run()
+    options = {"trials": 3, "store": folder / "store", "name": "mine"}
+    al.Study(broken, {"n": [1]}, **options).run()
+    ran = al.Study(repaired, {"n": [1]}, **options).run()
     assert ran.computed == 3
     assert "earlier run are not used" in ran.log[0]
 

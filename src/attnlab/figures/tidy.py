@@ -26,7 +26,7 @@ def tidy_csv(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], most: i
             listed[name], left = array, left - array.size
     scales = _scales(arrays)
     trials = {value for name, value in facts.items() if "trials" in name and isinstance(value, int)}
-    named = {name: _axes(name, array, scales, trials) for name, array in listed.items()}
+    named = {name: _axes(listed[name], scales, trials) for name in sorted(listed)}
     columns = list(dict.fromkeys(axis for axes in named.values() for axis in axes))
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, ["quantity", *columns, "value"], restval="")
@@ -50,7 +50,7 @@ def _scales(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return scales
 
 
-def _axes(name: str, array: np.ndarray, scales: Mapping[str, np.ndarray], trials: set[int]) -> list[str]:
+def _axes(array: np.ndarray, scales: Mapping[str, np.ndarray], trials: set[int]) -> list[str]:
     axes: list[str] = []
     for i, length in enumerate(array.shape):
         fitting = [scale for scale, values in scales.items() if len(values) == length and scale not in axes]

@@ -50,8 +50,8 @@ def listen() -> None:
     _listening = True
 
 
-def _heard(event: str, seconds: float, **_: Any) -> None:
+def _heard(event: str, duration_secs: float, **_: Any) -> None:
     if event in _EVENTS:
         with _lock:
             for watch in _running:
-                watch.seconds += seconds
+                watch.seconds += duration_secs

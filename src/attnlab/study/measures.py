@@ -51,7 +51,7 @@ TRAINING = {
     "init": "uniform",
     "init_scale": 1.0,
 }
-OWN_NORM = {"W": "frobenius", "KQ": "nuclear"}
+OWN_NORM: dict[str, Any] = {"W": "frobenius", "KQ": "nuclear"}
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def directions_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict
         found[norm] = cosine(path, solved.W[:, None])
         found[f"{norm}_rank"] = _ranks(solved)
         found[f"{norm}_gap"] = solved.gap
-    found["unique"] = np.array([solution.unique is True for solution in solved])  # of the nuclear ones
+        if norm == "nuclear":
+            found["unique"] = np.array([solution.unique is True for solution in solved])
     return found
 
 
