@@ -1,4 +1,4 @@
-"""Is `settled` right? Runs of four families, each continued by gradient flow to t = 1e20.
+"""Is `settled` right? Runs of four families (one of them in two sizes), each continued by gradient flow to t = 1e20.
 
 A settled run that ends at other tokens would be an error of the proof; how many runs are not settled, and say so, tells
 what it costs to be sure.
@@ -20,6 +20,7 @@ FAMILIES = {
     "sphere 3,4,3": lambda trials: al.data.sphere(n=3, T=4, d=3, seed=1, trials=trials),
     "gaussian_signal": lambda trials: al.data.gaussian_signal(n=4, T=5, d=6, seed=1, trials=trials),
     "two_clusters": lambda trials: al.data.two_clusters(seed=1, trials=trials),
+    "antipodal_signal": lambda trials: al.data.antipodal_signal(n=4, T=5, d=6, noise=0.5, seed=1, trials=trials),
 }
 RULES = {"gd 5000": (al.gd(1.0), 5000), "ngd 200": (al.ngd(0.1), 200)}
 
@@ -52,5 +53,5 @@ def measured(trials: int, parameterization: Literal["W", "KQ"]) -> list[dict[str
 
 
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 125
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     measured(count, cast(Literal["W", "KQ"], sys.argv[2] if len(sys.argv) > 2 else "W"))

@@ -1,18 +1,33 @@
-"""Which of the slow tests run: a fixed sample by default, all with `--slow all`, none with `--slow none`."""
+"""Which of the slow tests run, and what becomes of the programs they compile.
+
+Of the slow ones a fixed sample runs by default, all with `--slow all`, none with `--slow none`. Those marked
+`slow(sampled=False)` take minutes each and are in no sample.
+
+Three quarters of the time of a first run are spent compiling. So programs are kept inside the virtual environment, and
+the next run finds them. Each file has a folder of its own: one process runs a file, and no other reads what it has half
+written.
+"""
 
 import gc
 import itertools
 import os
+import sys
 import zlib
+from pathlib import Path
 
 # Several processes test side by side; small matrices gain nothing from threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
+from attnlab.store.compiled import drop_broken
 from attnlab.train.program import MOST_MAPS, memory_maps
 
+TESTS = Path(__file__).parent
+PROGRAMS = Path(sys.prefix) / "attnlab-tests" if sys.prefix != sys.base_prefix else None
+WORTH_KEEPING = 0.1  # seconds of compilation
 ONE_IN = 10
 PLANTED_ONE_IN = 40  # rows of planted faults, each of which measures a claim anew
 LOOK_EVERY = 10  # tests
@@ -28,10 +43,11 @@ def pytest_collection_modifyitems(config, items):
         return
     kept, dropped = [], []
     for item in items:
-        is_slow = item.get_closest_marker("slow") is not None
+        slow = item.get_closest_marker("slow")
         one_in = PLANTED_ONE_IN if item.path.name.startswith("test_planted") else ONE_IN
         sampled = choice == "sample" and zlib.crc32(item.nodeid.encode()) % one_in == 0
-        (kept if not is_slow or sampled else dropped).append(item)
+        is_kept = slow is None or (sampled and slow.kwargs.get("sampled", True))
+        (kept if is_kept else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -43,12 +59,35 @@ def _private_store(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNLAB_STORE", str(tmp_path / "attnlab-store"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_this_file(request):
+    """Kept for the next run, and forgotten by this process when the file is done: together they take gigabytes."""
+    if PROGRAMS is not None:
+        folder = PROGRAMS / request.path.relative_to(TESTS).with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        drop_broken(folder)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
+        compilation_cache.reset_cache()
+    yield
+    jax.clear_caches()
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def compiled_quickly():
+    """For files in which large networks are compiled to be run a few times: LLVM's slower passes are left out."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 _tests = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
 def _room_for_programs():
-    """Thousands of tests compile more programs than a process has room for."""
+    """A process has no room for more memory maps than this, and each program takes some."""
     yield
     if next(_tests) % LOOK_EVERY == 0 and memory_maps() > MOST_MAPS:
         jax.clear_caches()

@@ -43,7 +43,14 @@ def test_bad_input_exits_with_2_and_a_message(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_demo_writes_what_it_says(tmp_path):
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory):
+    """Programs that one command compiled are there for the next."""
+    return str(tmp_path_factory.mktemp("store"))
+
+
+def test_demo_writes_what_it_says(tmp_path, shared_store, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_STORE", shared_store)
     done = attnlab("demo", "--out", "results", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
@@ -58,7 +65,8 @@ def test_demo_writes_what_it_says(tmp_path):
     assert rows["sphere", "K, Q"]["least top attention"] == arrays["sphere_KQ_attention"][:, -1].min()
 
 
-def test_demo_table_is_readable_without_a_terminal(tmp_path):
+def test_demo_table_is_readable_without_a_terminal(tmp_path, shared_store, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_STORE", shared_store)
     done = attnlab("demo", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "all queries on their best token" in done.stdout

@@ -8,12 +8,15 @@ import pytest
 from models_text import KINDS, Oracle, config_of, example_texts, load, tensors_of, write
 
 import attnlab as al
+from sampling import first_few
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 LENGTHS = (7, 4, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pool", [None, "mean"])
+@pytest.mark.parametrize("pool", first_few([None, "mean"], 1))
 def test_outputs_are_those_of_loops_over_layers_heads_and_tokens(kind, pool, tmp_path):
     tensors = write(tmp_path, kind, seed=3)
     options = {} if pool is None else {"pool": pool}
@@ -66,7 +69,7 @@ def test_states_of_more_texts_than_are_computed_at_a_time(tmp_path, monkeypatch)
         np.testing.assert_allclose(one.k, other.k, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_few(KINDS, 2))
 def test_masked_heads_add_nothing_and_have_no_gradient(kind, tmp_path):
     tensors = write(tmp_path, kind, seed=8)
     model, weights = load(kind)(tmp_path, active=1)

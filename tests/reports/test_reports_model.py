@@ -192,6 +192,23 @@ def test_a_trained_layer_points_where_theory_says():
     assert al.report(TOKENS, Attention(), run.weights).to_json() == found.to_json()
 
 
+def test_heads_that_are_left_out_are_told(monkeypatch):
+    model, weights = MultiHead(2, "pooling"), drawn({"U": (2, 4), "W": (2, 4, 4)})
+    assert al.report(TOKENS, model, weights).left_out == ""
+    monkeypatch.setattr(module, "MOST_HEADS", 1)
+    found = al.report(TOKENS, model, weights)
+    assert len(found.heads) == 1
+    assert found.left_out == "heads after the first 1 of 2"
+    assert found.left_out in str(found)
+    monkeypatch.setattr(module, "MOST_LOGITS", SEQUENCES.n * SEQUENCES.T**2 - 1)
+    network = al.models.Encoder(3)
+    found = al.report(SEQUENCES, network, network.start(SEQUENCES, None, 1.0, 0))
+    assert found.left_out.startswith("all heads")
+    assert found.to_json()["left_out"] == found.left_out
+    dense = al.models.FullyConnected(3)
+    assert al.report(SEQUENCES, dense, dense.start(SEQUENCES, None, 1.0, 0)).left_out == ""
+
+
 def test_classes_have_leads_for_margins():
     data = al.Sequences(x=SEQUENCES.x, y=[0, 2, 1, 1])
     weights = drawn({"U": (3, 4)})

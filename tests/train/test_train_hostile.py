@@ -4,6 +4,8 @@ import hostile_calls as hostile
 import numpy as np
 import pytest
 
+from sampling import first_few
+
 GOOD = {"error", "result", "FINISHED", "STALLED", "PARTLY_FINITE", "NOT_FINITE", "UNMOVED", "INCOMPLETE", "ALIGNED",
         "OUT_OF_TIME"}  # fmt: skip
 
@@ -16,7 +18,7 @@ def test_any_argument(seed):
         assert hostile.outcome(call) in GOOD, note
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_few(range(4), 2))
 def test_any_scale(seed):
     rng = np.random.default_rng(100 + seed)
     for _ in range(4):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnlab as al
-from attnlab.train.settling import Judge
+from attnlab.train.settling import BLUR, SATURATED, Judge
 
 TOKENS = al.data.sphere(n=3, T=4, d=3, seed=2, trials=12)
 
@@ -46,24 +46,54 @@ def test_best_tokens_by_the_loss():
         assert run.settled.shape == ()
 
 
-def test_paths_stay_as_near_as_the_proof_says():
-    """|W(s) - W(0) - s A*|^2 <= 2 s E on the flow of F = log sum c e^-m, by small Euler steps."""
+@pytest.mark.parametrize("size", [0.0, 0.3, 2.0])
+def test_paths_stay_as_near_as_the_proof_says(size):
+    """|W(s) - W(0) - C - s A*|^2 <= |C|^2 + 2 s E on the flow of F = log sum c e^-m, by small Euler steps."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
         A, c, W = rng.standard_normal((6, 9)) + 1.0, rng.uniform(0.1, 1.0, 6), rng.standard_normal(9)
         share = _shortest(A)
         axis, start = share @ A, W.copy()
+        C = size * rng.standard_normal(9)
+        C -= axis * (axis @ C) / (axis @ axis)
         held = share > 1e-12
-        u = np.log(c) - A @ W
-        top = np.logaddexp.reduce(u)
-        E = top - share[held] @ (u[held] - np.log(share[held]))
+        u = np.log(c) - A @ (W + C)
+        E = np.logaddexp.reduce(u) - share[held] @ (u[held] - np.log(share[held]))
+        floor = share[held] @ (np.log(c[held]) - np.log(share[held]))  # F >= floor - <A*, W>
         assert E >= 0
         s, h = 0.0, 1e-3
         for _ in range(4000):
             u = np.log(c) - A @ W
+            assert np.logaddexp.reduce(u) >= floor - axis @ W - 1e-9
             W, s = W + h * np.exp(u - np.logaddexp.reduce(u)) @ A, s + h
-            stray = W - start - s * axis
-            assert stray @ stray <= 2.0 * (s + h) * E + 1e-6
+            stray = W - start - C - s * axis
+            assert stray @ stray <= C @ C + 2.0 * (s + h) * E + 1e-6
+            assert axis @ stray >= -1e-9  # along A* paths are ahead, never behind
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exponential"])
+@pytest.mark.parametrize("size", [0.1, 1.0, 6.0])
+def test_pushes_of_attention_that_is_nearly_one_hot_are_as_near_as_the_proof_says(size, loss):
+    """A token's part of minus the gradient, over e^-m, is c to within 3 slope spread (1 + spread) times the weight off
+    the selected token, wherever that weight is at most a quarter, over one and over the spread of scores.
+    """
+    slope = {"logistic": lambda u: 1.0 / (1.0 + np.exp(u)), "exponential": lambda u: np.exp(-u)}[loss]
+    nearest = 0.0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        gamma = np.append(0.0, size * rng.uniform(-1.0, 1.0, 3)) + rng.standard_normal()  # of the selected one first
+        spread = np.ptp(gamma)
+        weight = rng.uniform(0.2, 1.0, 3)
+        off = SATURATED / max(1.0, spread) * rng.uniform(0.1, 1.0)
+        weight *= off / weight.sum()  # e^-m
+        attention = np.append(1.0, weight) / (1.0 + off)
+        mean = attention @ gamma
+        pushes = slope(mean) * (mean - gamma[1:]) / (1.0 + off)
+        apart = np.abs(pushes - slope(gamma[0]) * (gamma[0] - gamma[1:])).max()
+        bound = BLUR * slope(gamma[0]) * spread * (1.0 + spread) * off
+        assert apart <= bound
+        nearest = max(nearest, apart / bound)
+    assert nearest > 0.2  # the bound says something
 
 
 def _shortest(A):

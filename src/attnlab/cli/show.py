@@ -87,15 +87,14 @@ def compile_cache() -> None:
     from attnlab.store import Store
     from attnlab.store.compiled import compiled_folder, drop_broken
 
-    store = Store()
-    folder = compiled_folder(store)
+    folder = compiled_folder(Store())
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # no cache is a slower start, not an error
     if not os.access(folder, os.W_OK):
         return
-    drop_broken(store)
+    drop_broken(folder)
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

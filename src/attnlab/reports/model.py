@@ -94,6 +94,7 @@ class ModelReport(Report):
         log_gradient_norm: logarithm of the length of the gradient.
         attention: weights of the last softmax, tokens along the last axis; empty without one.
         heads: each attention head against its max-margin solution, of models that are made of such.
+        left_out: which heads are not among these, and why; empty where all are.
         eigenvalues: of the tangent kernel, ascending; None where there are too many weights.
     """
 
@@ -108,6 +109,7 @@ class ModelReport(Report):
     log_gradient_norm: float
     attention: Array
     heads: tuple[HeadRow, ...]
+    left_out: str
     eigenvalues: Array | None
 
     @property
@@ -136,6 +138,8 @@ class ModelReport(Report):
         if self.eigenvalues is not None and self.eigenvalues.size:
             least, largest = self.eigenvalues[0], self.eigenvalues[-1]
             facts.append(Fact("tangent kernel", f"eigenvalues from {least:.4g} to {largest:.4g}"))
+        if self.left_out:
+            facts.append(Fact("left out", self.left_out))
         return Section("", facts), Section("Attention heads", self.heads)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,6 +153,7 @@ class ModelReport(Report):
             "margin": self.margin,
             "log_gradient_norm": self.log_gradient_norm,
             "top_attention": self.top_attention,
+            "left_out": self.left_out,
             "eigenvalues": self.eigenvalues,
         }
         return super().to_json() | plain(numbers)
@@ -185,6 +190,8 @@ def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: Loss
     mantissa, log_scale = explained.gradient(accepted, weights, loss=chosen)
     size = sum(weight.size for weight in mantissa.values())
     few = size * outputs.size <= MOST_GRADIENTS
+    attention = explained.attention(accepted, weights)
+    heads, left_out = _heads(explained, accepted, weights) if attention.size else ((), "")
     return ModelReport(
         model=explained,
         data=repr(accepted),
@@ -195,8 +202,9 @@ def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: Loss
         error=error,
         margin=margin,
         log_gradient_norm=float(total_log_norm(mantissa, log_scale)),
-        attention=explained.attention(accepted, weights),
-        heads=_heads(explained, accepted, weights),
+        attention=attention,
+        heads=heads,
+        left_out=left_out,
         eigenvalues=ntk_eigenvalues(accepted, explained, weights) if few else None,
     )
 
@@ -214,11 +222,15 @@ def _fit(outputs: Array, y: Array) -> tuple[float | None, float | None]:
     return float(np.mean(margins <= 0)), float(margins.min())
 
 
-def _heads(model: Model, data: Data, weights: GivenWeights) -> tuple[HeadRow, ...]:
-    """The first heads; of a large network none, `model.heads_as_tokens` gives them."""
-    if isinstance(data, Sequences) and data.n * data.T**2 > MOST_LOGITS:
-        return ()
-    return tuple(map(_head, model.heads_as_tokens(data, weights)[:MOST_HEADS]))
+def _heads(model: Model, data: Data, weights: GivenWeights) -> tuple[tuple[HeadRow, ...], str]:
+    """The first heads, none of a large network, and what is left out."""
+    logits = data.n * data.T**2
+    if isinstance(data, Sequences) and logits > MOST_LOGITS:
+        limit = f"{logits} logits each, more than {MOST_LOGITS}"
+        return (), f"all heads ({limit}); model.heads_as_tokens(data, weights) gives them"
+    heads = model.heads_as_tokens(data, weights)
+    rows = tuple(map(_head, heads[:MOST_HEADS]))
+    return rows, f"heads after the first {MOST_HEADS} of {len(heads)}" if len(heads) > MOST_HEADS else ""
 
 
 def _head(head: HeadTokens) -> HeadRow:

@@ -32,14 +32,14 @@ def compiled_size(store: Store) -> Size:
     return Size(len(sizes), sum(sizes))
 
 
-def drop_broken(store: Store) -> int:
-    """Remove programs that a killed process or a full disk left half-written; returns how many.
+def drop_broken(folder: Path) -> int:
+    """Remove programs of this folder that a killed process or a full disk left half-written; returns how many.
 
     JAX never writes a program that is there, so a broken one would stay, with a warning at every start. Each is looked
     at once: what was found whole is made read-only.
     """
     dropped = 0
-    with suppress(OSError), os.scandir(compiled_folder(store)) as entries:
+    with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX):
                 with suppress(OSError):

@@ -13,10 +13,18 @@ Let A* = sum_j l_j A_j be the shortest convex combination of the A_j: it points 
 
     |W(s) - W(0) - C - s A*|^2 <= |C|^2 + 2 s E,    E = KL(l, shares of the pushes at W(0) + C),
 
-since the derivative of the left side is at most 2 E by convexity. So m_j gains s (|A*|^2 + k_j) but for the square root
-of that, while F falls no faster than <A*, W>: the share of a rival with k_j > 0 dies out. That no rival has k_j = 0 is
-local optimality. `_keeps` adds up along s what rivals, and attention that is not yet one-hot, can do at most. If in all
-this is less than one logit, the selected tokens stay.
+since half the derivative of the left side is at most E. Proof: with V = W(0) + C + s A*, and p the shares of the
+pushes, that half is <W - V, sum_j p_j A_j - A*>. By convexity <W - V, sum_j p_j A_j> <= F(V) - F(W). Here F(V) <=
+F(W(0) + C) - s |A*|^2, as every m_j gains at least that; and F(W) >= sum_j l_j (log c_j - m_j - log l_j), which is the
+same sum without the m_j, less <A*, W>. Put together, all that depends on s cancels, and E is left.
+
+So m_j gains s (|A*|^2 + k_j) but for the square root of that, while F falls no faster than <A*, W>: the share of a
+rival with k_j > 0 dies out. That no rival has k_j = 0 is local optimality. Paths of a convex function never part, so
+what rivals, and attention that is not yet one-hot, add to the flow moves W no further than they add up to; `_keeps`
+bounds that along s. If in all it is less than one logit, the selected tokens stay.
+
+The proof is of the flow. Steps of gradient descent are the flow once they are short beside the scale on which pushes
+change, as those of `gd` become by themselves; those of `ngd` are so for step |A_j| well below 1.
 
 Where every selected token is the best of its query there are no rivals, and the loss alone can tell: it falls, and if
 it is below what any other selection costs, no query can ever change its mind, whatever is trained.
@@ -41,6 +49,9 @@ from attnlab.svm import MarginSolution, solve_margins
 
 # Off the selected token at most this much weight, over one and over the spread of scores.
 SATURATED = 0.25
+# A push then differs from c_j e^(-m_j) by at most this times slope spread (1 + spread) times what is off: the slope of
+# the loss changes by e^(spread off) <= 1 + 1.14 spread off, scores by spread off, and weights by the factor 1 + off.
+BLUR = 3.0
 # C at these shares of the way to where the pushes of support tokens are as at the limit.
 WAYS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 # Where bounds are added up: s |A*|^2 from the first to the last of these, in so many intervals.
@@ -291,7 +302,7 @@ class _Bound:
         if not (off * np.maximum(1.0, self.spread) <= SATURATED).all():
             return False
         # What is left of pushes where attention is not one-hot, over their sum; and the rivals.
-        blur = 3.0 * np.exp(self.log_slope) * self.spread * (1.0 + self.spread)
+        blur = BLUR * np.exp(self.log_slope) * self.spread * (1.0 + self.spread)
         disturbed = np.exp(log_ratio) * (blur * off)[:, self.query]
         rivals = np.where(low | ~np.isfinite(self.log_c), 0.0, np.exp(log_ratio + self.log_c))
         both = (disturbed + rivals) @ lengths
