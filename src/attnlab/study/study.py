@@ -77,7 +77,7 @@ class Study:
     >>> study.run().computed
     200
     >>> study.summary(of="heads")[["p", "value", "trials"]].values.tolist()
-    [[0.2, 0.2, 100.0], [0.8, 0.82, 100.0]]
+    [[0.2, 0.11, 100.0], [0.8, 0.78, 100.0]]
     """
 
     def __init__(

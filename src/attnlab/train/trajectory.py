@@ -237,7 +237,7 @@ class Trajectory(Saved):
         >>> import attnlab as al
         >>> run = al.descend(al.data.two_tokens(), al.ngd(0.1), steps=10, record=[0, 5, 10])
         >>> run.frame()[["step", "norm"]].round(1).values.tolist()[1:]
-        [[5.0, 1.1], [10.0, 1.6]]
+        [[5.0, 0.6], [10.0, 1.0]]
         """
         count = 1 if self.trials is None else self.trials
         shape = (count, len(self.steps))
