@@ -122,6 +122,15 @@ def test_nothing_yet(tmp_path):
     assert (study.status().missing, study.status().done) == (8, 0)
 
 
+def test_a_study_whose_results_are_words_has_no_summary(tmp_path):
+    study = al.Study(lambda point, seeds: {"word": "x"}, {"n": [1]}, trials=2, store=tmp_path)
+    study.run()
+    assert study.frame()["word"].tolist() == ["x", "x"]
+    for ask in (study.summary, study.to_latex):
+        with pytest.raises(al.InputError, match="no results that are numbers"):
+            ask()
+
+
 def test_words_of_summaries(tmp_path):
     study = al.Study(work.coins, GRID, trials=2, store=tmp_path)
     study.run()

@@ -236,6 +236,8 @@ class Study:
         table = self.frame()
         by = self._varying if by is None else names("by", by, list(self._design.points[0]))
         numbers = self._numbers(table)
+        if not numbers:
+            raise InputError(message("The study has no results that are numbers or booleans.", "study.status()"))
         of = numbers if of is None else names("of", of, numbers)
         return summarized(table, by, of, how)
 

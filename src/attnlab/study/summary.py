@@ -94,7 +94,7 @@ def median(name: str, values: np.ndarray) -> Estimate:
 def _middle(ordered: np.ndarray) -> float:
     """The median; of two infinite neighbours that infinity."""
     upper, lower = ordered[len(ordered) // 2], ordered[(len(ordered) - 1) // 2]
-    return float(lower) if lower == upper else float(lower + upper) / 2
+    return float(lower) if lower == upper else float(lower) / 2 + float(upper) / 2
 
 
 def mean(name: str, values: np.ndarray) -> Estimate:
@@ -102,9 +102,10 @@ def mean(name: str, values: np.ndarray) -> Estimate:
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan)
     rng = np.random.default_rng(0)
-    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(DRAWS)]
-    low, high = np.quantile(means, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Estimate(float(values.mean()), float(low), float(high))
+    with np.errstate(invalid="ignore", over="ignore"):  # values may be infinite
+        means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(DRAWS)]
+        low, high = np.quantile(means, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        return Estimate(float(values.mean()), float(low), float(high))
 
 
 ESTIMATES: dict[str, Callable[[str, np.ndarray], Estimate]] = {"share": share, "median": median, "mean": mean}
