@@ -111,7 +111,7 @@ class MarginSolution:
         [1.0]
         """
         compared = np.isfinite(self.values) if self.feasible else np.ones(self.values.shape, dtype=bool)
-        places = np.argwhere(compared.reshape(-1, compared.shape[-1]))
+        places = np.argwhere(compared.reshape(-1, self.values.shape[-1]))
         support = np.full(compared.shape, np.nan) if self.support is None else self.support
         columns = {"query": places[:, 0], "token": places[:, 1]}
         named = {"value": self.values, "value_error": self.value_error, "multiplier": self.multipliers}
