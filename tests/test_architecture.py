@@ -22,9 +22,10 @@ ORDER = [
     "theory",
     "reports",
     "store",
+    "style",
+    "study",
     "claims",
     "figures",
-    "study",
 ]
 TOP = {"cli", "explore", "torch", "__main__"}  # may import all, imported by none
 

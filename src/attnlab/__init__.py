@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         optim as optim,
         reports as reports,
         store as store,
+        study as study,
         svm as svm,
         theory as theory,
         train as train,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         report as report,
     )
     from attnlab.store import Store as Store
+    from attnlab.study import Study as Study
     from attnlab.svm import (
         MarginSolution as MarginSolution,
         distance_to_face as distance_to_face,
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
         regularization_path as regularization_path,
     )
 
-_ROOMS = ("data", "models", "optim", "train", "svm", "theory", "reports", "store", "figures")
+_ROOMS = ("data", "models", "optim", "train", "svm", "theory", "reports", "store", "study", "figures")
 _NAMES = {
     "attnlab.data": ("Tokens", "Sequences", "scores", "optimal_tokens"),
     "attnlab.errors": ("AttnlabError", "InfeasibleSelection", "InputError", "StoreError"),
@@ -99,6 +101,7 @@ _NAMES = {
     "attnlab.theory": ("is_locally_optimal",),
     "attnlab.reports": ("rates", "good_initialization", "encoder_report", "inspect", "limits", "probe", "report"),
     "attnlab.store": ("Store",),
+    "attnlab.study": ("Study",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_ROOMS, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]

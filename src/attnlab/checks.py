@@ -103,6 +103,19 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int
     return found
 
 
+def seeds(name: str, value: Any) -> int | list[int]:
+    """A seed, or a list of seeds: one for each trial.
+
+    >>> seeds("seed", 3), seeds("seed", np.arange(2))
+    (3, [0, 1])
+    """
+    if not isinstance(value, list | tuple | range | np.ndarray) or np.ndim(value) == 0:
+        return whole(name, value, 0)
+    if not len(value):
+        raise InputError(message(f"`{name}` is an empty list; wanted a seed, or one for each trial."))
+    return [whole(f"{name}[{i}]", one, 0) for i, one in enumerate(value)]
+
+
 def number(
     name: str,
     value: Any,

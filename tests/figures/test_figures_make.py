@@ -45,8 +45,8 @@ def test_everything_about_a_figure_is_written(tmp_path):
     np.testing.assert_array_equal(arrays["curve"], [0.0, 0.5, 1.0, 1.5])
     assert facts["drops"] == {"tied": 2}
     rows = list(csv.reader((tmp_path / "new" / "svm-99.csv").read_text().splitlines()))
-    assert rows[0] == ["array", "axis 0", "value"]
-    assert ["curve", "3", "1.5"] in rows
+    assert rows[0] == ["quantity", "curve", "axis_0", "value"]
+    assert ["curve", "1.5", "", "1.5"] in rows
     told = json.loads((tmp_path / "new" / "svm-99.json").read_text())
     assert told["verdict"] == "holds"
     assert told["scale"] == "quick"
@@ -89,9 +89,9 @@ def test_the_note_of_ones_own_figure_does_not_speak_of_a_paper(tmp_path):
 
 
 def test_long_arrays_are_left_to_the_npz(tmp_path, monkeypatch):
-    from attnlab.figures import figure as module
+    from attnlab.figures import tidy
 
-    monkeypatch.setattr(module, "LISTED", 3)
+    monkeypatch.setattr(tidy.tidy_csv, "__defaults__", (3,))
     make(LINE, "paper", out=tmp_path)
     rows = list(csv.reader((tmp_path / "svm-99.csv").read_text().splitlines()))
     assert ["curve", "", "(5,): in the npz file"] in rows

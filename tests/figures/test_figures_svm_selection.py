@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from attnlab import Store
 from attnlab.claims import Scale, Verdict
 from attnlab.data import optimal_tokens, scores, sphere
 from attnlab.figures.svm import batches, selection
 from attnlab.figures.svm.batches import constraint_values, ended
+from attnlab.figures.sweep import kept_in
 from attnlab.svm import solve_margin, solve_margins
 from attnlab.theory import assumption_b1, assumption_b1_proxy, is_locally_optimal
 from attnlab.theory.proportion import wilson
@@ -105,7 +107,7 @@ def reference_arrays(repeat=5):
     return arrays
 
 
-FACTS = {"trials per d": 300}
+FACTS = {"trials per d": 300, "n": 5, "T": 5}
 
 
 def test_bars_like_the_reference_pass():
@@ -161,7 +163,7 @@ class Settled:
         self.W = 50 * solve_margins(tokens, self.selected).W
 
 
-def test_figures_2_and_5_share_the_runs_of_w(monkeypatch):
+def test_figures_2_and_5_share_the_runs_of_w(monkeypatch, tmp_path):
     calls = []
 
     def train(tokens, parameterization, **options):
@@ -169,10 +171,9 @@ def test_figures_2_and_5_share_the_runs_of_w(monkeypatch):
         return Settled(tokens)
 
     monkeypatch.setattr(selection, "train", train)
-    selection._ended.cache_clear()
-    both, facts = selection.bars_of_both(Scale.SMOKE, silent)
-    alone, _ = selection.bars_of_w(Scale.SMOKE, silent)
-    selection._ended.cache_clear()
+    with kept_in(Store(tmp_path)):
+        both, facts = selection.bars_of_both(Scale.SMOKE, silent)
+        alone, _ = selection.bars_of_w(Scale.SMOKE, silent)
     assert calls == ["W", "KQ"]
     for key in alone:
         np.testing.assert_array_equal(alone[key], both[key])

@@ -188,3 +188,77 @@ def figure_check(src: Source) -> Call:
         return made.part, made.measured
 
     return Call(function, (word(src), values(src), level(src), level(src)))
+
+
+# -- Studies, of a function without JAX.
+
+
+def study_grid(src: Source) -> Any:
+    good = ({"n": [1, 2]}, [{"n": 1}, {"n": 2}], {"n": [1], "p": [0.5]}, {"word": ["a", None]})
+    bad = ({}, [], {"n": []}, {"n": [1, 1]}, {"n": 3}, {"seed": [1]}, [{"n": 1}, {"m": 1}], {"n": [np.nan]}, {1: [2]})
+    return junk(src) if src.rarely(8) else src.choose(good + bad)
+
+
+def study_block(src: Source) -> Any:
+    found = src.choose(({"x": 1.0}, {"x": np.nan}, {"x": [1]}, {}, None, {"x": object()}, {"x": "text"}, {"n": 1}))
+
+    def block(point: Any, seeds: Any) -> Any:
+        return found
+
+    return src.choose((block, block, block, raising, 3, "direction", "nothing", lambda one: one))
+
+
+def study_arguments(src: Source) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    trials, seed = src.choose((1, 3, 0, None, "a", 2.5)), src.choose((0, 5, -1, 10**25, "a"))
+    return (study_block(src), study_grid(src)), {"trials": trials, "seed": seed, "store": folder() / "study"}
+
+
+@case("study.Study", weight=0.3, covers=("Study", "study.Study.with_trials"))
+def make_study(src: Source) -> Call:
+    def function(*args: Any, **kwargs: Any) -> str:
+        return repr(al.Study(*args, **kwargs).with_trials(2))
+
+    return Call(function, *study_arguments(src))
+
+
+STUDY_METHODS = ("frame", "status", "summary", "to_latex", "dataset", "arrays", "to_csv", "to_parquet", "plot")
+
+
+@case("study.Study.run", weight=0.1, covers=tuple(f"study.Study.{name}" for name in STUDY_METHODS))
+def run_study(src: Source) -> Call:
+    what, retries = src.choose(STUDY_METHODS), src.choose((0, 1, -1, "a"))
+    places = {"to_csv": (folder() / "t.csv",), "to_parquet": (folder() / "t.parquet",)}
+    asked = {"summary": (src.choose((None, "n", "m", 3)),), "plot": (src.choose(("n", "x", "m", 3)), "x")} | places
+
+    def function(*args: Any, **kwargs: Any) -> str:
+        if args[0] == "direction":  # trains, which cases of `descend` do
+            return repr(al.Study(*args, **kwargs))
+        study = al.Study(*args, **kwargs)
+        study.run(retries=retries)
+        return repr(getattr(study, what)(*asked.get(what, ())))
+
+    return Call(function, *study_arguments(src))
+
+
+@case("study.read_study", weight=0.1)
+def study_file(src: Source) -> Call:
+    file = folder() / src.choose(("a.toml", "b.toml", "c.txt", "nowhere.toml"))
+    content = (
+        "measure = 'direction'\n[grid]\nn = [1]\n",
+        "measure = 3\n",
+        "",
+        "grid = 3\nmeasure = 'rates'\n",
+        "x = [",
+    )
+    if "nowhere" not in file.name:
+        file.write_text(src.choose(content))
+    return Call(lambda path: repr(al.study.read_study(path)), (junk(src) if src.rarely(8) else file,))
+
+
+def found_in_store(kind_: Any, config_: Any) -> str:
+    return repr(store().find(kind_, config_))
+
+
+@case("store.Store.find", weight=0.2)
+def find_kept(src: Source) -> Call:
+    return Call(found_in_store, (kind(src), config(src)))

@@ -24,6 +24,7 @@ ROOMS = (
     "theory.rate_bounds",
     "reports",
     "store",
+    "study",
     "figures",
     "claims",
 )
@@ -41,6 +42,9 @@ EXEMPT = {
     "StoreError": ERROR,
     "InfeasibleSelection": ERROR,
     "store.NotKept": ERROR,
+    "study.StudyRun": RESULT,
+    "study.StudyProgress": RESULT,
+    "study.StudyStatus": RESULT,
     "MarginSolution": RESULT,
     "svm.MarginSolutions": RESULT,
     "svm.MarginStatus": NAMES,

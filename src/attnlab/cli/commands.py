@@ -16,12 +16,14 @@ from attnlab.cli.figure import Figures
 from attnlab.cli.limits import FindLimits
 from attnlab.cli.probe import ProbeHeads
 from attnlab.cli.solve import Solve
+from attnlab.cli.study import Studies
 
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[FindLimits, tyro.conf.subcommand("limits")]
     | Annotated[ProbeHeads, tyro.conf.subcommand("probe")]
+    | Annotated[Studies, tyro.conf.subcommand("study")]
     | Annotated[Figures, tyro.conf.subcommand("figure")]
     | Annotated[Claims, tyro.conf.subcommand("claim")]
     | Annotated[DataSets, tyro.conf.subcommand("data")]

@@ -36,6 +36,8 @@ class Figures:
     """Folder of a pretrained model (config.json, model.safetensors, tokenizer.json), or its name on the hub."""
     data: Path | None = None
     """File of texts with labels (TSV, CSV, JSON lines), or a folder with train and dev files."""
+    set: tuple[str, ...] = ()
+    """Other settings than the paper's, as n=3 T=10 d=5,10 trials=30; those of a figure are in `--list --json`."""
     fresh: bool = False
     """Compute again what is kept in the store; without it a figure is only drawn again."""
     out: Path = Path("attnlab-figures")
@@ -50,6 +52,7 @@ class Figures:
         from attnlab.data.writing import make_folder
         from attnlab.figures import figures, find, make
         from attnlab.figures.own_files import on_files
+        from attnlab.figures.settings import settings_in_words
         from attnlab.store import Store
 
         wanted = find(self.ids) if self.ids else figures(self.paper)
@@ -57,9 +60,10 @@ class Figures:
             wanted = [figure for figure in wanted if figure.paper == self.paper]
         own = Files(weights=self.weights or "", data="" if self.data is None else str(self.data))
         wanted = [on_files(figure, own, Scale(self.scale)) for figure in wanted]
+        changed = settings_in_words(self.set)
         if self.list:
             if self.json:
-                print_json([figure.about() for figure in wanted])
+                print_json([{**f.about(), "settings": f.settings(Scale(self.scale))} for f in wanted])
             else:
                 print_rows([{"id": f.id, "figure": f.title, "status": f.status} for f in wanted], "Figures")
             return 0
@@ -73,7 +77,8 @@ class Figures:
         results = []
         for figure in wanted:
             with progress(figure.id) as show:
-                results.append(make(figure, self.scale, out=self.out, store=Store(), fresh=self.fresh, on_part=show))
+                made = make(figure, self.scale, out=self.out, store=Store(), fresh=self.fresh, on_part=show, **changed)
+                results.append(made)
             say(f"{figure.id}  {results[-1].files[0]}  ({results[-1].seconds:.1f} s)")
         if self.json:
             print_json([made.to_json() for made in results])

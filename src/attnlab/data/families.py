@@ -1,22 +1,26 @@
 """Seeded families of tokens, as the papers define them.
 
 `trials=None` gives one data set; `trials=R` a batch whose trial i is drawn from its own stream (seed, i) and so
-does not depend on R. Trial 0 of a batch is the data set that the same seed gives alone.
+does not depend on R. Trial 0 of a batch is the data set that the same seed gives alone. `seed=[3, 7, 11]` gives a batch
+of the data sets of these seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attnlab.checks import enough_memory, number, shown, whole
+from attnlab.checks import enough_memory, number, seeds, shown, whole
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
 
 R = TypeVar("R")
+# A number, or one for each trial.
+Seed: TypeAlias = int | Sequence[int] | NDArray[np.integer]
 # Redraws of one sequence after which a score gap is called out of reach.
 MAX_ATTEMPTS = 100_000
 # Keeps the stream of initial weights apart from that of the data drawn with the same seed.
@@ -32,7 +36,7 @@ BATCH_COPIES, DRAW_COPIES = 3, 5
 
 
 def sphere(
-    n: int = 6, T: int = 8, d: int = 10, *, gap: float = 0.0, seed: int = 0, trials: int | None = None
+    n: int = 6, T: int = 8, d: int = 10, *, gap: float = 0.0, seed: Seed = 0, trials: int | None = None
 ) -> Tokens:
     """Tokens, queries and head uniform on the unit sphere; labels +1 or -1 with probability 1/2 (cross-attention).
 
@@ -79,7 +83,7 @@ def sphere(
     return _batch("sphere", draw, seed, trials)
 
 
-def two_clusters(*, seed: int = 0, trials: int | None = None) -> Tokens:
+def two_clusters(*, seed: Seed = 0, trials: int | None = None) -> Tokens:
     """The two-dimensional set of figure 1: n = d = 2, T = 3, both labels +1.
 
     Sequence 1 is 0.3 Gaussian noise around (-1, 0), sequence 2 around (1, 0); queries and head are unit vectors.
@@ -104,7 +108,7 @@ def orthogonal_signal(
     signal: float = 1.0,
     noise: float = 0.05,
     signal_noise: float = 0.0,
-    seed: int = 0,
+    seed: Seed = 0,
     trials: int | None = None,
 ) -> Tokens:
     """Example 1 of the fast-rates paper: one signal token per sequence among noise; the query is the first token.
@@ -130,7 +134,7 @@ def antipodal_signal(
     signal: float = 1.0,
     noise: float = 0.05,
     signal_noise: float = 0.0,
-    seed: int = 0,
+    seed: Seed = 0,
     trials: int | None = None,
 ) -> Tokens:
     """`orthogonal_signal` with mu- = -mu+ and head v = mu+ / U^2 (figure 5 of the fast-rates paper).
@@ -178,7 +182,7 @@ def gaussian_signal(
     *,
     strength: float = 3.0,
     noise: float = 0.1,
-    seed: int = 0,
+    seed: Seed = 0,
     trials: int | None = None,
 ) -> Tokens:
     """The joint-training model of the fast-rates paper: the planted token is N(0, strength^2 noise^2 I), others
@@ -232,17 +236,36 @@ def bad_direction(*, trials: int | None = None) -> Tokens:
     return _batch("bad_direction", draw, 0, trials)
 
 
-def _batch(family: str, draw: Callable[[np.random.Generator], Tokens], seed: int, trials: int | None) -> Tokens:
+def _batch(family: str, draw: Callable[[np.random.Generator], Tokens], seed: Seed, trials: int | None) -> Tokens:
     drawn = each_trial(draw, seed, trials)
-    tokens = drawn[0] if trials is None else Tokens.stack(drawn)
-    info = {"family": family, "seed": int(seed), **tokens.info}
+    alone = trials is None and isinstance(seeds("seed", seed), int)
+    tokens = drawn[0] if alone else Tokens.stack(drawn)
+    info = {"family": family, "seed": seeds("seed", seed), **tokens.info}
     return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, mask=tokens.mask, info=info)
 
 
-def each_trial(draw: Callable[[np.random.Generator], R], seed: int, trials: int | None, *stream: int) -> list[R]:
-    """What is drawn for each trial from its own stream (seed, i, ...); one draw where there is no trial axis."""
-    seed = whole("seed", seed, 0)
-    return [draw(np.random.default_rng([seed, i, *stream])) for i in range(trial_count(trials))]
+def each_trial(draw: Callable[[np.random.Generator], R], seed: Seed, trials: int | None, *stream: int) -> list[R]:
+    """What is drawn for each trial from its own stream, see `streams`; one draw where there is no trial axis."""
+    return [draw(np.random.default_rng([*origin, *stream])) for origin in streams(seed, trials)]
+
+
+def streams(seed: Seed, trials: int | None) -> list[tuple[int, int]]:
+    """Where the random numbers of each trial come from: (seed, i), or (its own seed, 0) where each trial has one.
+
+    >>> streams(7, 2), streams([3, 5], None)
+    ([(7, 0), (7, 1)], [(3, 0), (5, 0)])
+    """
+    given = seeds("seed", seed)
+    if isinstance(given, int):
+        return [(given, i) for i in range(trial_count(trials))]
+    if trials is not None and trial_count(trials) != len(given):
+        raise InputError(message(f"`seed` has {len(given)} seeds for {trials} trials; wanted one for each trial."))
+    return [(one, 0) for one in given]
+
+
+def start_seed(seed: Seed, trials: int | None) -> int | list[int]:
+    """The seed of starts, or one for each trial; a list is none for data without a trial axis."""
+    return whole("seed", seed, 0) if trials is None else seeds("seed", seed)
 
 
 def trial_count(trials: int | None) -> int:

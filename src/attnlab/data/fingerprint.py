@@ -6,9 +6,11 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import sys
 import tokenize
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -50,6 +52,13 @@ def fingerprint(value: Any, *, strict: bool = True) -> Any:
         return _told(value)
     except StoreError:
         return {"unknown": _name(value)}
+
+
+def module_of(thing: Any) -> str:
+    """The module of a function or class. Of a script that is run, the name under which others would import it."""
+    name = getattr(thing, "__module__", None) or ""
+    file = getattr(sys.modules.get("__main__"), "__file__", None) if name == "__main__" else None
+    return Path(file).stem if file else name
 
 
 def _told(value: Any) -> Any:
@@ -117,7 +126,7 @@ def _function(function: Any, inside: Any) -> Any:
 
 def _layer(function: Any, inside: Any) -> dict[str, Any] | None:
     name = getattr(function, "__qualname__", None)
-    full = f"{getattr(function, '__module__', '')}.{name}"
+    full = f"{module_of(function)}.{name}"
     code = getattr(function, "__code__", None)
     if code is None:  # compiled: the name says it all, unless it is only a shell around another function
         return {"function": full} if name is not None and not hasattr(function, "__wrapped__") else None

@@ -49,7 +49,7 @@ def gaussian_signal_in_span(
     if not n * T + 1 <= dimension < LARGEST_DIMENSION:
         least = f"{n * T} tokens in general position need at least {n * T + 1}"
         raise InputError(message(f"`d` is {shown(d)}; {least}, and at most {LARGEST_DIMENSION:g}."))
-    drawn = each_trial(lambda rng: _draw(rng, n, T, dimension, strength, noise), seed, trials)
+    drawn = each_trial(lambda rng: _draw(rng, n, T, dimension, strength, noise), whole("seed", seed, 0), trials)
     tokens = drawn[0] if trials is None else Tokens.stack(drawn)
     info = {"family": "gaussian_signal_in_span", "seed": int(seed), "dimension": dimension, **tokens.info}
     return Tokens(x=tokens.x, z=tokens.z, y=tokens.y, v=tokens.v, info=info)

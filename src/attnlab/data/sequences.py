@@ -266,6 +266,6 @@ def gaussian_sequences(
         x, y = rng.standard_normal((n, T, d)), rng.standard_normal(n)
         return (x / np.linalg.norm(x, axis=-1, keepdims=True) if rows == "unit" else x), y
 
-    drawn = each_trial(draw, seed, trials)
+    drawn = each_trial(draw, whole("seed", seed, 0), trials)
     x, y = (np.stack(part) if trials is not None else part[0] for part in zip(*drawn, strict=True))
     return Sequences(x=x, y=y, info={"family": "gaussian_sequences", "rows": rows, "seed": int(seed)})

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,16 @@ from attnlab.claims.seen import Check as Check, verdict_of
 from attnlab.data.files import write_npz
 from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
+from attnlab.figures.settings import changed_settings
 from attnlab.figures.style import save_figure, styled
+from attnlab.figures.sweep import kept_in
+from attnlab.figures.tidy import tidy_csv
 from attnlab.papers import TITLES, parts
 from attnlab.store import Store
 from attnlab.store.reach import reach
 
 Arrays = Mapping[str, np.ndarray]
 Facts = Mapping[str, Any]
-
-# A CSV file lists every number with its place, up to this many.
-LISTED = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +120,21 @@ class Figure:
         inputs: () -> what decides the data beside code and scale, as the user's own files; plain JSON.
         shares: id of the figure whose data these are, if they are another's: runs that were kept for it serve both.
         on_files: files of the user's own -> the same figure of them; None for a figure that takes none.
+        settings: scale -> settings that can be changed, with the paper's values or those of the scale; `data` takes
+            them as keywords.
     """
 
     id: str
     title: str
     says: str
-    data: Callable[[Scale, Tell], tuple[dict[str, np.ndarray], dict[str, Any]]]
+    data: Callable[..., tuple[dict[str, np.ndarray], dict[str, Any]]]
     draw: Callable[[Arrays, Facts], Any]
     judge: Callable[[Arrays, Facts], Finding]
     missing: Callable[[], str] = lambda: ""
     inputs: Callable[[], Any] = lambda: None
     shares: str = ""
     on_files: Callable[[Any], Figure] | None = None
+    settings: Callable[[Scale], dict[str, Any]] = lambda scale: {}
 
     @property
     def paper(self) -> str:
@@ -188,31 +189,37 @@ def find(ids: str | Iterable[str]) -> list[Figure]:
 
 
 def make(
-    figure: Figure,
+    figure: Figure | str,
     scale: str | Scale = Scale.QUICK,
     *,
     out: Path | str = "figures",
     store: Store | None = None,
     fresh: bool = False,
     on_part: Tell | None = None,
+    **settings: Any,
 ) -> Made:
     """Compute or read the data of a figure, draw it, and write everything about it.
 
     Args:
-        figure: which.
+        figure: which, or its id.
         scale: "smoke", "quick" or "paper" (the paper's own trial counts).
         out: folder for ID.png, ID.pdf, ID.npz, ID.csv, ID.json and ID.md.
         store: where data are kept, so that drawing again does not compute again; None keeps none.
         fresh: compute again what is kept already.
         on_part: told (parts done, parts in all, what comes next).
+        settings: other values for what `figure.settings(scale)` lists, as n=3, trials=30. The note then says that they
+            are not the paper's, and nothing is decided about the paper.
 
     Returns:
         A `Made`.
     """
     from attnlab import __version__
 
+    figure = find(figure)[0] if isinstance(figure, str) else figure
     scale, tell = Scale.of(scale), on_part or (lambda done, total, what: None)
     flag("fresh", fresh)
+    usual = figure.settings(scale)
+    changed = changed_settings(figure.id, usual, settings)
     if missing := figure.missing():
         raise InputError(message(f"{figure.id} cannot be made: {missing}.", "attnlab figure --list"))
 
@@ -220,7 +227,8 @@ def make(
 
     def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         began = time.perf_counter()
-        arrays, facts = figure.data(scale, tell)
+        with kept_in(None if fresh else store):
+            arrays, facts = figure.data(scale, tell, **{**usual, **changed})
         return arrays, {**facts, "seconds": time.perf_counter() - began}
 
     config = {
@@ -229,41 +237,33 @@ def make(
         "version": __version__,
         "inputs": figure.inputs(),
         "reach": reach(figure.data),
+        **({"settings": changed} if changed else {}),
     }
     if store is None:
         arrays, facts = computed()
     else:
         kept = store.keep("figure", config, computed, fresh=fresh)
         arrays, facts = dict(kept.arrays), dict(kept.facts)
-    finding = figure.judge(arrays, facts)
+    finding = _about_other_settings(figure.judge(arrays, facts), changed)
     picture = figure.draw(arrays, facts)
     names = {kind: folder / f"{figure.id}.{kind}" for kind in ("png", "pdf", "npz", "csv", "json", "md")}
     for kind in ("png", "pdf"):
         styled(save_figure)(picture, names[kind])
     write_npz(names["npz"], dict(arrays), dict(facts))
-    _write_csv(names["csv"], arrays)
+    write_text(names["csv"], tidy_csv(arrays, facts))
     made = Made(figure, finding, facts, scale, tuple(names.values()), float(facts["seconds"]))
     write_json(names["json"], made.to_json())
     write_text(names["md"], _note(made))
     return made
 
 
-def _write_csv(path: Path, arrays: Arrays) -> None:
-    """One number per line with its array and place; arrays that would make the file too long are left to the npz."""
-    listed, left = {}, LISTED
-    for name, array in sorted(arrays.items(), key=lambda item: item[1].size):
-        if array.size <= left:
-            listed[name], left = array, left - array.size
-    width = max((array.ndim for array in listed.values()), default=0)
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines)
-    writer.writerow(["array", *(f"axis {i}" for i in range(width)), "value"])
-    for name in sorted(listed):
-        for place, value in np.ndenumerate(listed[name]):
-            writer.writerow([name, *place, *[""] * (width - len(place)), value])
-    for name in sorted(set(arrays) - set(listed)):
-        writer.writerow([name, *[""] * width, f"{arrays[name].shape}: in the npz file"])
-    write_text(path, lines.getvalue())
+def _about_other_settings(finding: Finding, changed: Mapping[str, Any]) -> Finding:
+    """What was seen, without a verdict on the paper, if its settings were changed."""
+    if not changed:
+        return finding
+    told = ", ".join(f"{name} = {value}" for name, value in changed.items())
+    sentence = f"These are not the paper's settings ({told}): nothing is decided about the paper."
+    return replace(finding, seen=f"{sentence} {finding.seen}", verdict=Verdict.NOT_APPLICABLE)
 
 
 def _note(made: Made) -> str:

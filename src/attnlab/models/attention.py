@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.checks import enough_memory, finite_array, flag, instance, number, one_of, shown, whole
 from attnlab.data.directions import unit
-from attnlab.data.families import START_STREAM, each_trial
+from attnlab.data.families import START_STREAM, Seed, each_trial, start_seed
 from attnlab.data.selection import token_numbers
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
@@ -131,9 +131,9 @@ class Attention(Model[Tokens]):
         shapes = {name: Weight((data.d, columns), "uniform") for name in self.names}
         return shapes | ({"u": Weight((data.d,), "zeros")} if self.train_head else {})
 
-    def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
+    def start(self, data: Tokens, init: Init, scale: float, seed: Seed) -> Weights:
         """ "uniform" (None; entries in +-scale/sqrt(d)), "gaussian" (deviation scale), "zeros", an array, or a dict."""
-        scale, seed = number("init_scale", scale, least=0), whole("seed", seed, 0)
+        scale, seed = number("init_scale", scale, least=0), start_seed(seed, data.trials)
         law = "uniform" if init is None else init
         if not isinstance(law, str):
             return self._given(law, data)

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from attnlab.checks import no_batch, one_of, shown, whole
+from attnlab.data.families import Seed
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
@@ -180,7 +181,7 @@ class CrossAttention(Model[Data]):
         """Of a weight of one head."""
         return f"{name}{number}" if isinstance(self.head, tuple) else name
 
-    def start(self, data: Data, init: Init, scale: float, seed: int) -> Weights:
+    def start(self, data: Data, init: Init, scale: float, seed: Seed) -> Weights:
         """As for every model; weights that a dict leaves out are drawn."""
         if isinstance(init, Mapping) and init:
             drawn = super().start(data, None, scale, seed)

@@ -26,7 +26,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from attnlab.checks import enough_memory, finite_array, number, shown, whole
-from attnlab.data.families import START_STREAM, each_trial
+from attnlab.data.families import START_STREAM, Seed, each_trial, start_seed
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
@@ -126,12 +126,12 @@ class Model(Evaluated, Generic[D]):
         """Refuse data whose products over many steps might leave float64."""
         check_range("tokens", data.x, 2)
 
-    def start(self, data: D, init: Init, scale: float, seed: int) -> Weights:
+    def start(self, data: D, init: Init, scale: float, seed: Seed) -> Weights:
         """Weights at step 0, with the trial axis of the data; trial i draws from its own stream (seed, i).
 
         `init` is None for the law of each weight, the name of a law for all that are trained, or weights by name.
         """
-        scale, seed = number("init_scale", scale, least=0, most=MOST_SCALE), whole("seed", seed, 0)
+        scale, seed = number("init_scale", scale, least=0, most=MOST_SCALE), start_seed(seed, data.trials)
         shapes = self.checked_shapes(data)
         if init is not None and not isinstance(init, str):
             named = init if isinstance(init, Mapping) or len(shapes) != 1 else {next(iter(shapes)): init}
@@ -154,7 +154,7 @@ class Model(Evaluated, Generic[D]):
 
         return stacked(each_trial(draw, seed, data.trials, START_STREAM), data.trials)
 
-    def initial(self, data: D, seed: int = 0) -> Weights:
+    def initial(self, data: D, seed: Seed = 0) -> Weights:
         """Random weights for this data by the laws of the model, per trial where there are trials."""
         return self.start(self.accepts(data), None, 1.0, seed)
 

@@ -23,6 +23,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from attnlab.checks import boolean_array, finite_array, instance, number, one_of, shown, whole
+from attnlab.data.families import Seed
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.groups import of_all, of_groups
@@ -171,7 +172,7 @@ class MultiHead(Model[Tokens]):
             for name, shape in self.head_shapes(data).items()
         }
 
-    def start(self, data: Tokens, init: Init, scale: float, seed: int) -> Weights:
+    def start(self, data: Tokens, init: Init, scale: float, seed: Seed) -> Weights:
         """ "zeros" (one group), "gaussian" (every head of its own), or {"U": .., "W": ..} of the groups.
 
         Narrow heads start by any law but "zeros", or (None) by "lecun".

@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from attnlab.checks import shown
+from attnlab.data.families import Seed
 from attnlab.data.sequences import Sequences
 from attnlab.errors import InputError, message
 from attnlab.models.model import Compared, Init, Model, Targets, Weight, Weights
@@ -92,7 +93,7 @@ class Network(_Settings, Model[Sequences]):
         check_range(name, sequences.x, 2, least=LEAST_SQUARABLE)
         return sequences
 
-    def start(self, data: Sequences, init: Init, scale: float, seed: int) -> Weights:
+    def start(self, data: Sequences, init: Init, scale: float, seed: Seed) -> Weights:
         """From the law of the network (None), or from given weights."""
         if isinstance(init, str):
             raise InputError(

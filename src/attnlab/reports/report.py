@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
-from attnlab.errors import InputError, message
+from attnlab.data.frames import data_frame
 
 # Columns of a row that only says something; such a table needs no heading.
 ONLY_TEXT = ["value"]
@@ -112,12 +111,7 @@ class Report(ABC):
 
     def frame(self) -> Any:
         """The rows as a pandas DataFrame, which needs pandas."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError as error:
-            problem = "A data frame needs pandas, which is not installed."
-            raise InputError(message(problem, "pip install pandas; `to_json()` has the same rows")) from error
-        return pandas.DataFrame([row.record() for row in self.rows])
+        return data_frame([row.record() for row in self.rows], "`to_json()` has the same rows")
 
     def __repr__(self) -> str:
         parts = [self.verdict]

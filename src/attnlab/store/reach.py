@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from attnlab.data.fingerprint import fingerprint
+from attnlab.data.fingerprint import fingerprint, module_of
 from attnlab.store.sources import Package, attnlab_package
 
 
@@ -94,7 +94,7 @@ class _Walk:
     def _function(self, function: FunctionType) -> None:
         if not self._new(function):
             return
-        name = f"{function.__module__}.{function.__qualname__}"
+        name = f"{module_of(function)}.{function.__qualname__}"
         foreign = _foreign(sys.modules.get(function.__module__)) and not self._inside(function.__module__)
         if self._inside(function.__module__):
             self.modules.add(function.__module__)
@@ -113,7 +113,7 @@ class _Walk:
         names = frozenset(_names(function.__code__))
         for name in sorted(names):
             if name in function.__globals__ and not hasattr(builtins, name):
-                self.visit(f"{function.__module__}.{name}", function.__globals__[name], names)
+                self.visit(f"{module_of(function)}.{name}", function.__globals__[name], names)
 
     def _class(self, kind: type) -> None:
         if not self._new(kind):
@@ -121,7 +121,7 @@ class _Walk:
         if self._inside(kind.__module__):
             self.modules.add(kind.__module__)
         elif not _foreign(sys.modules.get(kind.__module__)):
-            self.own[f"{kind.__module__}.{kind.__qualname__}"] = _source(kind)
+            self.own[f"{module_of(kind)}.{kind.__qualname__}"] = _source(kind)
             members = [getattr(member, "__func__", getattr(member, "fget", member)) for member in vars(kind).values()]
             for function in members:
                 if isinstance(function, FunctionType):
@@ -177,6 +177,11 @@ def _written(thing: Any) -> bytes:
 def _text(module: ModuleType) -> bytes:
     file = getattr(module, "__file__", None)
     return Path(file).read_bytes() if file and Path(file).suffix == ".py" else module.__name__.encode()
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Can other processes import it by its name: is it attnlab's, or does it come with Python or a package?"""
+    return module.__name__.split(".")[0] == "attnlab" or _foreign(module)
 
 
 def _foreign(module: ModuleType | None) -> bool:

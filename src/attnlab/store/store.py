@@ -116,6 +116,15 @@ class Store:
         flag("fresh", fresh)
         return self._keep(identity(kind, config), compute, fresh)
 
+    def find(self, kind: str, config: Any) -> Kept | None:
+        """What is kept of this kind and configuration; None if nothing is.
+
+        >>> import tempfile, attnlab as al
+        >>> al.Store(tempfile.mkdtemp()).find("pi", {}) is None
+        True
+        """
+        return self._folder.find(identity(kind, config), _load)
+
     def map(
         self,
         kind: str,

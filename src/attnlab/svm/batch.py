@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.checks import instance
+from attnlab.data.frames import data_frame
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.svm.certificate import certify
@@ -61,6 +62,18 @@ class MarginSolutions(Sequence[MarginSolution]):
             assert found is not None
             self._known[i] = found
         return self._known[i]
+
+    def frame(self) -> Any:
+        """A pandas DataFrame with one row for each solution: margin, gap, violation, feasible, status."""
+        columns = {
+            "trial": np.arange(len(self)),
+            "margin": self.margin,
+            "gap": self.gap,
+            "violation": self.violation,
+            "feasible": self.feasible,
+            "status": [status.name.lower() for status in self.status],
+        }
+        return data_frame(columns, "`margin`, `gap` and `status` have the same")
 
     @property
     def status(self) -> list[MarginStatus]:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.data.frames import data_frame
 from attnlab.data.tokens import Array
 from attnlab.svm.face import OptimalFace
 
@@ -130,6 +131,23 @@ class MarginSolution:
             f"MarginSolution({self.norm}, margin={self.margin:.4g}, support={support} of "
             f"{int(np.isfinite(self.values).sum())}, rank={self.rank}, gap={self.gap:.1e}, {self.status.name.lower()})"
         )
+
+    def frame(self) -> Any:
+        """The constraints as a pandas DataFrame: a row for each query and each token that it is compared with.
+
+        Columns: `query`, `token`, `value` of the constraint, `value_error`, `multiplier`, `support`.
+
+        >>> import attnlab as al
+        >>> al.solve_margin(al.data.two_tokens(), [0]).frame()["value"].tolist()
+        [1.0]
+        """
+        compared = np.isfinite(self.values) if self.feasible else np.ones(self.values.shape, dtype=bool)
+        places = np.argwhere(compared.reshape(-1, self.values.shape[-1]))
+        support = np.full(compared.shape, np.nan) if self.support is None else self.support
+        columns = {"query": places[:, 0], "token": places[:, 1]}
+        named = {"value": self.values, "value_error": self.value_error, "multiplier": self.multipliers}
+        columns |= {name: array[compared] for name, array in {**named, "support": support}.items()}
+        return data_frame(columns, "`values` and `multipliers` are the same numbers")
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON; null where there is none."""

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attnlab.data.families import Seed, streams
 from attnlab.models.problem import Problem
 from attnlab.models.scaled import Params, ScaledGradient, Tree, Value, total_log_norm
 from attnlab.train.typed import like
@@ -65,11 +66,11 @@ class Feed(NamedTuple):
     lost_at: Any  # () the step that led to loss or weights that are not finite, and was not taken; -1 for none
 
     @classmethod
-    def start(cls, batches: Batches, seed: int, trials: int) -> Feed:
+    def start(cls, batches: Batches, seed: Seed, trials: int) -> Feed:
         """Of every trial, before the first step."""
-        streams = [np.random.SeedSequence([seed, trial, BATCH_STREAM]) for trial in range(trials)]
+        keys = [np.random.SeedSequence([*origin, BATCH_STREAM]) for origin in streams(seed, trials)]
         return cls(
-            key=np.stack([stream.generate_state(2, np.uint32) for stream in streams]),
+            key=np.stack([stream.generate_state(2, np.uint32) for stream in keys]),
             order=np.zeros((trials, batches.n), dtype=np.int32),
             gradient_norm=np.zeros(trials),
             step_length=np.zeros(trials),

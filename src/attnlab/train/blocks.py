@@ -18,6 +18,13 @@ from attnlab.models.scaled import Tree, Value
 # The block size follows from the shapes alone, never from the machine: same configuration, same numbers.
 BLOCK_BYTES = 128 * 1024
 MAX_BLOCK = 16
+THREADS = "ATTNLAB_THREADS"
+
+
+def cores() -> int:
+    """Threads to run blocks on: $ATTNLAB_THREADS where processes share the cores, else one for each core."""
+    given = os.environ.get(THREADS, "")
+    return int(given) if given.isdecimal() and int(given) else os.cpu_count() or 1
 
 
 def block_size(trials: int, bytes_per_trial: int) -> int:
@@ -59,7 +66,7 @@ def in_blocks(
     if len(starts) == 1:
         return one(0)
     ahead = [] if compiled else [one(starts[0])]
-    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(starts), cores())) as pool:
         results = [*ahead, *pool.map(one, starts[len(ahead) :])]
     fresh = trials - (len(starts) - 1) * size  # trials of the last block that are not in the one before
     return jax.tree.map(lambda *parts: np.concatenate([*parts[:-1], parts[-1][size - fresh :]]), *results)

@@ -12,7 +12,8 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
-from attnlab.checks import enough_memory, flag, instance, shown, whole
+from attnlab.checks import enough_memory, flag, instance, seeds, shown
+from attnlab.data.families import Seed
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
@@ -47,7 +48,7 @@ def descend(
     model: Model | None = None,
     loss: LossLike | None = None,
     init: Init = None,
-    seed: int = 0,
+    seed: Seed = 0,
     record: Record = 20,
     metrics: UserMetrics | None = None,
     targets: Targets | None = None,
@@ -72,7 +73,7 @@ def descend(
             squared errors over 2), "mse_mean" or "half_mean"; "cross_entropy" for outputs of several classes. None
             is the usual one of the model: "logistic", or "half_sum" for networks.
         init: where to start: None for the law of the model; "uniform", "gaussian", "zeros"; or weights by name.
-        seed: of the random start. Trial i uses stream (seed, i).
+        seed: of the random start. Trial i uses stream (seed, i); or a seed for each trial.
         record: records per decade (log-spaced), or the steps to record, or None for none; "epochs" for the end of every
             epoch.
         metrics: your own, name -> function of what `model.view` gives, written with `jax.numpy`.
@@ -114,7 +115,7 @@ def descend(
     trained = the_model(model, layer)
     data = _accepted(trained, tokens, rule)
     last = feeding.steps(steps, data)
-    seed = whole("seed", seed, 0)
+    seed = seeds("seed", seed)
     if on_step is not None and not callable(on_step):
         raise InputError(message(f"`on_step` is {shown(on_step)}; wanted a function of a `Progress`."))
     user = check_metrics(metrics)

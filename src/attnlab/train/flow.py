@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.checks import number, shown, whole
+from attnlab.data.families import Seed
 from attnlab.data.fingerprint import fingerprint
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
@@ -58,7 +59,7 @@ def flow(
     loss: LossLike | None = None,
     init: Init = None,
     init_scale: float = 1.0,
-    seed: int = 0,
+    seed: Seed = 0,
     record: int | Sequence[float] | np.ndarray | None = 10,
     metrics: UserMetrics | None = None,
     targets: Targets | None = None,

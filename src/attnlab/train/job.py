@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnlab.data.families import Seed
 from attnlab.errors import InputError, message
 from attnlab.models.losses import Loss
 from attnlab.models.model import Data, Init, Model, Targets, Weights
@@ -59,7 +60,7 @@ def make_job(
     *,
     init: Init = None,
     init_scale: float = 1.0,
-    seed: int = 0,
+    seed: Seed = 0,
     isotropic: bool = False,
     matrices: bool = False,
     targets: Targets | None = None,

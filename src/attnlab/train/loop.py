@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from attnlab.data.families import Seed
 from attnlab.errors import InputError, message
 from attnlab.models.scaled import Params, Tree, Value
 from attnlab.optim.rule import StepRule
@@ -57,7 +58,7 @@ class Loop:
         trials: int | None,
         config: Facts,
         began: float,
-        seed: int,
+        seed: Seed,
     ) -> None:
         self.job, self.rule, self.user = job, rule, user
         self.trials, self.config, self.began = trials, config, began

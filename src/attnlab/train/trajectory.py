@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.data.files import read_npz, write_npz
+from attnlab.data.frames import data_frame
 from attnlab.data.scale import matrix_lengths
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
@@ -227,6 +228,25 @@ class Trajectory(Saved):
         remarks = [_stalled_remark(self), _underflow_remark(self), _lost_remark(self), _loss_remark(self)]
         remarks += [_metric_remark(self, name) for name in self.metrics]
         return tuple(remark for remark in remarks if remark)
+
+    def frame(self) -> Any:
+        """What was recorded as a pandas DataFrame: one row for each record, of every trial where there are several.
+
+        Columns are `step`, `trial` where there is a trial axis, and every metric that is one number at each record.
+
+        >>> import attnlab as al
+        >>> run = al.descend(al.data.two_tokens(), al.ngd(0.1), steps=10, record=[0, 5, 10])
+        >>> run.frame()[["step", "norm"]].round(1).values.tolist()[1:]
+        [[5.0, 0.6], [10.0, 1.0]]
+        """
+        count = 1 if self.trials is None else self.trials
+        shape = (count, len(self.steps))
+        columns: dict[str, Any] = {} if self.trials is None else {"trial": np.repeat(np.arange(count), shape[1])}
+        columns["step"] = np.tile(self.steps, count)
+        for name, values in self.metrics.items():
+            if np.shape(values) == (shape if self.trials is not None else shape[1:]):
+                columns[name] = np.ravel(values)
+        return data_frame(columns, "`metrics` has the same numbers")
 
     def __repr__(self) -> str:
         trials = "" if self.trials is None else f"trials={self.trials}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,13 @@ from attnlab.figures.svm.batches import (
     listed,
     mean_interval,
     some,
+    started,
     top_attention,
     train,
     train_along,
 )
 from attnlab.figures.svm.kept import draw_mean
+from attnlab.figures.sweep import sweep, trials_of
 from attnlab.svm import MarginSolutions, solve_margins
 
 SEED_7, SEED_10 = 7, 10
@@ -73,36 +76,56 @@ def _rule(variant: str) -> Any:
     return ngd(STEP_SIZE, guard="paper")
 
 
-def directions_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Attention and cosines with both max-margin solutions of the tokens that each run selected, along the runs."""
+def directions_settings(scale: Scale) -> dict[str, Any]:
+    """Of figure 7; `every` so many steps something is recorded."""
+    return {"n": 6, "T": 8, "d": 10, "trials": scale.pick(8, 40, 100), "steps": STEPS, "every": scale.pick(100, 50, 20)}
+
+
+def directions_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict[str, np.ndarray]:
+    """Attention and cosines along some runs of one variant, and how they ended."""
     from attnlab.train import cosine
 
-    trials, every = scale.pick(8, 40, 100), scale.pick(100, 50, 20)
-    tokens = sphere(n=6, T=8, d=10, seed=SEED_7, trials=trials)
+    name, block = point["variant"], trials_of(seeds)
+    trained = VARIANTS[name].parameterization
+    every = sphere(n=point["n"], T=point["T"], d=point["d"], seed=SEED_7, trials=block.stop)
+    tokens = some(every, np.arange(block.start, block.stop))
+    start = started(every, trained, SEED_7, block)
+    stops = list(range(0, point["steps"] + 1, point["every"]))
+    run, path = train_along(tokens, trained, stops, seed=SEED_7, rule=_rule(name), init=start)
+    at_end = ended(tokens, run.selected, run.W, trained)
+    found = {"attention": top_attention(tokens, path)}
+    found |= {key: at_end[key] for key in ("margin", "best", "local", "feasible")}
+    for norm in NORMS:
+        solved = solve_margins(tokens, run.selected, norm=norm)
+        found[norm] = cosine(path, solved.W[:, None])
+        found[f"{norm}_rank"] = _ranks(solved)
+        found[f"{norm}_gap"] = solved.gap
+        if norm == "nuclear":
+            found["unique"] = np.array([solution.unique is True for solution in solved])
+    return found
+
+
+def directions_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Attention and cosines with both max-margin solutions of the tokens that each run selected, along the runs."""
+    given = {**directions_settings(scale), **settings}
+    trials = given.pop("trials")
     wanted = list(VARIANTS)[: scale.pick(2, 4, 4)]
-    arrays: dict[str, np.ndarray] = {"steps": np.arange(0, STEPS + 1, every)}
-    facts: dict[str, Any] = {
-        "n": 6, "T": 8, "d": 10, "trials": trials, "steps": STEPS, "rule": RULE, "loss": "logistic",
-        "start": "entries uniform in +-1/sqrt(d)", "seed": SEED_7,
-    }  # fmt: skip
-    for i, name in enumerate(wanted):
-        tell(i, len(wanted), f"training {VARIANTS[name].label}")
-        trained = VARIANTS[name].parameterization
-        run, path = train_along(tokens, trained, arrays["steps"].tolist(), seed=SEED_7, rule=_rule(name))
-        arrays[f"{name}_attention"] = top_attention(tokens, path)
-        at_end = ended(tokens, run.selected, run.W, trained)
-        facts[f"{VARIANTS[name].label}: on the best tokens / locally optimal / not separable"] = [
-            int(at_end["best"].sum()), int(at_end["local"].sum()), int((~at_end["feasible"]).sum())
-        ]  # fmt: skip
-        arrays[f"{name}_margin"] = at_end["margin"]
+    points = [{"variant": name, **given} for name in wanted]
+    results = sweep(directions_block, points, trials, tell, "training W and (K, Q)")
+    arrays: dict[str, np.ndarray] = {"steps": np.arange(0, given["steps"] + 1, given["every"])}
+    facts: dict[str, Any] = {name: given[name] for name in ("n", "T", "d")}
+    facts |= {"trials": trials, "steps": given["steps"], "rule": RULE, "loss": "logistic"}
+    facts |= {"start": "entries uniform in +-1/sqrt(d)", "seed": SEED_7}
+    for name, found in zip(wanted, results, strict=True):
+        label = VARIANTS[name].label
+        counts = [int(found["best"].sum()), int(found["local"].sum()), int((~found["feasible"]).sum())]
+        facts[f"{label}: on the best tokens / locally optimal / not separable"] = counts
+        facts[f"{label}: nuclear solutions that are not unique"] = int((~found["unique"]).sum())
+        for key in ("attention", "margin"):
+            arrays[f"{name}_{key}"] = found[key]
         for norm in NORMS:
-            found = solve_margins(tokens, run.selected, norm=norm)
-            if norm == "nuclear":
-                facts[f"{VARIANTS[name].label}: nuclear solutions that are not unique"] = _not_unique(found)
-            arrays[f"{name}_{norm}"] = cosine(path, found.W[:, None])
-            arrays[f"{name}_{norm}_rank"] = _ranks(found)
-            arrays[f"{name}_{norm}_gap"] = found.gap
-    tell(len(wanted), len(wanted), "done")
+            for key in (norm, f"{norm}_rank", f"{norm}_gap"):
+                arrays[f"{name}_{key}"] = found[key]
     return arrays, facts
 
 
@@ -301,6 +324,7 @@ def draw_10(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="svm-7", title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
+        settings=directions_settings,
         draw=draw_7, judge=judge_7, says="With n = 6, T = 8, d = 10 the softmax weights saturate (a), W aligns with "
         "the Frobenius max-margin solution of its tokens (b) and K Qᵀ with the nuclear one (c), each only with its own "
         "(Figure 7).",

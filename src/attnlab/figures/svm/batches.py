@@ -37,6 +37,14 @@ def train(
     return descend(tokens, rule, steps=steps, parameterization=parameterization, seed=seed, record=None, **options)
 
 
+def started(tokens: Tokens, parameterization: Parameterization, seed: int, block: slice) -> dict[str, Array]:
+    """The start of some of the trials, the same as in a run of all of them."""
+    from attnlab.models import Attention
+
+    start = Attention(parameterization).start(tokens, None, 1.0, seed)
+    return {name: weight[block] for name, weight in start.items()}
+
+
 def train_along(
     tokens: Tokens, parameterization: Parameterization, stops: Sequence[int], **options: Any
 ) -> tuple[Any, Array]:

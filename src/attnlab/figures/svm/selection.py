@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
 from attnlab.data import Tokens, optimal_tokens, sphere
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, styled
-from attnlab.figures.svm.batches import NORM_NAMES, OWN, RULE, Parameterization, ended, listed, percent, train
+from attnlab.figures.svm.batches import (
+    NORM_NAMES,
+    OWN,
+    RULE,
+    Parameterization,
+    ended,
+    listed,
+    percent,
+    some,
+    started,
+    train,
+)
+from attnlab.figures.sweep import sweep, trials_of
 from attnlab.svm import solve_margins
 from attnlab.theory.proportion import wilson
 
@@ -23,6 +36,7 @@ SPELT = {"W": "W", "KQ": "(K, Q)"}
 KINDS = ("best", "local", "proxy", "exact")
 # An independent NumPy program with other seeds: hits of 60 trials, in the order of KINDS.
 REFERENCE_TRIALS = 60
+REFERENCE_SIZE = (5, 5)  # n and T
 REFERENCE: dict[str, dict[int, tuple[int, int, int, int]]] = {
     "W": {2: (20, 52, 0, 0), 3: (30, 60, 0, 0), 5: (47, 60, 2, 0), 10: (60, 60, 43, 0), 20: (60, 60, 60, 1),
           40: (60, 60, 60, 20)},
@@ -39,30 +53,38 @@ def _tokens(n: int, T: int, d: int, trials: int) -> Tokens:
     return sphere(n=n, T=T, d=d, gap=GAP, seed=100 + d, trials=trials)
 
 
-@cache
-def _ended(d: int, trials: int, parameterization: Parameterization) -> dict[str, np.ndarray]:
-    """What the runs of one bar group ended with; kept for the process, as figures 2 and 5 share those of W."""
-    tokens = _tokens(5, 5, d, trials)
-    run = train(tokens, parameterization, steps=STEPS, seed=100 + d)
-    return {**ended(tokens, run.selected, run.W, parameterization), "attempts": tokens.info["attempts"]}
+def bars_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict[str, np.ndarray]:
+    """What some runs of one bar group ended with; figures 2 and 5 share those of W."""
+    d, trained, block = point["d"], point["trained"], trials_of(seeds)
+    every = _tokens(point["n"], point["T"], d, block.stop)
+    tokens = some(every, np.arange(block.start, block.stop))
+    start = started(every, trained, 100 + d, block)
+    run = train(tokens, trained, steps=point["steps"], seed=100 + d, init=start)
+    return {**ended(tokens, run.selected, run.W, trained), "attempts": every.info["attempts"][block]}
+
+
+def bars_settings(scale: Scale) -> dict[str, Any]:
+    """Of figures 2 and 5."""
+    dims = scale.pick((20,), (2, 5, 10, 20), (2, 3, 5, 10, 20, 40))
+    return {"n": 5, "T": 5, "d": dims, "trials": scale.pick(16, 60, 500), "steps": STEPS}
 
 
 def _bars(
-    scale: Scale, tell: Tell, trained: tuple[Parameterization, ...]
+    tell: Tell, trained: tuple[Parameterization, ...], given: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    dims, trials = scale.pick((20,), (2, 5, 10, 20), (2, 3, 5, 10, 20, 40)), scale.pick(16, 60, 500)
+    n, T, dims, trials, steps = (given[name] for name in ("n", "T", "d", "trials", "steps"))
     arrays: dict[str, np.ndarray] = {"d": np.array(dims)}
     cells = [(name, d) for name in trained for d in dims]
+    points = [{"n": n, "T": T, "d": d, "trained": name, "steps": steps} for name, d in cells]
+    results = sweep(bars_block, points, trials, tell, "training " + " and ".join(SPELT[name] for name in trained))
     found: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in trained}
-    for i, (name, d) in enumerate(cells):
-        tell(i, len(cells), f"training {SPELT[name]}, d = {d}")
-        found[name].append(_ended(d, trials, name))
+    for (name, _), cell in zip(cells, results, strict=True):
+        found[name].append(cell)
     for name in trained:
         arrays |= {f"{name}_{key}": np.stack([cell[key] for cell in found[name]]) for key in found[name][0]}
-    tell(len(cells), len(cells), "done")
     attempts = arrays[f"{trained[0]}_attempts"]
     facts = {
-        "n": 5, "T": 5, "trials per d": trials, "steps": STEPS, "rule": RULE, "loss": "logistic",
+        "n": n, "T": T, "trials per d": trials, "steps": steps, "rule": RULE, "loss": "logistic",
         "start": "entries uniform in +-1/sqrt(d)", "score gap": GAP, "seeds": [100 + d for d in dims],
         "sequences drawn for the score gap, per d": [int(a.sum()) for a in attempts],
         "sequences kept, per d": [int(a.size) for a in attempts],
@@ -81,27 +103,28 @@ def _bars(
     return arrays, facts
 
 
-def bars_of_w(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def bars_of_w(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The runs of figure 5 (a), on their own."""
-    return _bars(scale, tell, ("W",))
+    return _bars(tell, ("W",), {**bars_settings(scale), **settings})
 
 
-def bars_of_both(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def bars_of_both(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """W and (K, Q) at n = T = 5 over the dimension."""
-    return _bars(scale, tell, BOTH)
+    return _bars(tell, BOTH, {**bars_settings(scale), **settings})
 
 
 def _trained_in(arrays: Arrays) -> list[str]:
     return [name for name in BOTH if f"{name}_best" in arrays]
 
 
-def unlike_reference(arrays: Arrays, kinds: tuple[str, ...]) -> tuple[float, int, str]:
+def unlike_reference(arrays: Arrays, kinds: tuple[str, ...], facts: Facts) -> tuple[float, int, str]:
     """How likely the largest difference from the reference is by chance: its exact p-value times the number of
     comparisons, that number, and where it is."""
     from scipy.stats import fisher_exact
 
     found = []
-    for name in _trained_in(arrays):
+    compared = (facts["n"], facts["T"]) == REFERENCE_SIZE
+    for name in _trained_in(arrays) if compared else []:
         for i, d in enumerate(arrays["d"].tolist()):
             for kind in kinds:
                 if d in REFERENCE[name]:
@@ -112,8 +135,8 @@ def unlike_reference(arrays: Arrays, kinds: tuple[str, ...]) -> tuple[float, int
     return min(1.0, least * len(found)), len(found), where
 
 
-def _bars_finding(arrays: Arrays, kinds: tuple[str, ...]) -> Finding:
-    chance, comparisons, where = unlike_reference(arrays, kinds)
+def _bars_finding(arrays: Arrays, kinds: tuple[str, ...], facts: Facts) -> Finding:
+    chance, comparisons, where = unlike_reference(arrays, kinds, facts)
     dims, names = arrays["d"].tolist(), _trained_in(arrays)
     share = {(name, kind): [percent(row) for row in arrays[f"{name}_{kind}"]] for name in names for kind in KINDS}
     rises = all(share[name, "best"][-1] >= max(NEARLY_ALL, share[name, "best"][0]) for name in names)
@@ -130,7 +153,8 @@ def _bars_finding(arrays: Arrays, kinds: tuple[str, ...]) -> Finding:
                 f"{a:.0f}/{b:.0f}" for a, b in zip(share[name, "proxy"], share[name, "exact"], strict=True)
             ) + " %" for name in names
         )  # fmt: skip
-    seen += f". {'Agrees' if alike else 'Disagrees'} with an independent program of 60 trials per d."
+    agreement = f" {'Agrees' if alike else 'Disagrees'} with an independent program of 60 trials per d."
+    seen += f".{agreement if comparisons else ''}"
     return Finding(
         seen=seen,
         verdict=Verdict.HOLDS if rises and alike and (rarer or "proxy" not in kinds) else Verdict.FAILS,
@@ -153,12 +177,12 @@ def _bars_finding(arrays: Arrays, kinds: tuple[str, ...]) -> Finding:
 
 def judge_2(arrays: Arrays, facts: Facts) -> Finding:
     """Global and Local against the reference; Global rises to nearly all."""
-    return _bars_finding(arrays, ("best", "local"))
+    return _bars_finding(arrays, ("best", "local"), facts)
 
 
 def judge_5(arrays: Arrays, facts: Facts) -> Finding:
     """All four kinds against the reference; Global rises to nearly all; B.1 is rarer."""
-    return _bars_finding(arrays, KINDS)
+    return _bars_finding(arrays, KINDS, facts)
 
 
 def _draw_bars(axes: Any, arrays: Arrays, name: str, with_b1: bool) -> None:
@@ -192,7 +216,8 @@ def draw_2(arrays: Arrays, facts: Facts) -> Any:
     """Bars of W without B.1."""
     picture, axes = new_figure(1, 1, width=5.6, height=3.2)
     _draw_bars(axes[0, 0], arrays, "W", with_b1=False)
-    axes[0, 0].set(title=f"Training W: selected tokens, n = T = 5, {facts['trials per d']} sets per d")
+    size = f"n = {facts['n']}, T = {facts['T']}"
+    axes[0, 0].set(title=f"Training W: selected tokens, {size}, {facts['trials per d']} sets per d")
     picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return picture
 
@@ -209,28 +234,42 @@ def draw_5(arrays: Arrays, facts: Facts) -> Any:
     return picture
 
 
-def sizes_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def sizes_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict[str, np.ndarray]:
+    """Which of some runs find the best tokens, for W and for (K, Q), and whether these can be separated."""
+    d, block = point["d"], trials_of(seeds)
+    every = _tokens(point["n"], point["T"], d, block.stop)
+    tokens = some(every, np.arange(block.start, block.stop))
+    best = optimal_tokens(tokens)
+    found = {
+        "attempts": every.info["attempts"][block].sum(-1),
+        "best_feasible": solve_margins(tokens, best).feasible,
+    }
+    for name in BOTH:
+        start = started(every, name, 100 + d, block)
+        run = train(tokens, name, steps=point["steps"], seed=100 + d, init=start)
+        found[f"{name}_best"] = (run.selected == best).all(-1)
+    return found
+
+
+def sizes_settings(scale: Scale) -> dict[str, Any]:
+    """Of figure 6. Twice as many steps changed none of 384 answers, at four sizes with small d."""
+    return {
+        "d": scale.pick((20,), (5, 40), (5, 10, 20, 40, 80)),
+        "trials": scale.pick(16, 16, 100),
+        "steps": scale.pick(1000, 2000, 2000),
+    }
+
+
+def sizes_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Who finds the best tokens, over the dimension, for several n and T."""
+    given = {**sizes_settings(scale), **settings}
     sizes = scale.pick(((5, 5),), ((5, 5), (20, 5), (5, 20)), ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20)))
-    dims, trials = scale.pick((20,), (5, 40), (5, 10, 20, 40, 80)), scale.pick(16, 16, 100)
-    # Twice as many steps changed none of 384 answers, at four sizes with small d.
-    steps = scale.pick(1000, 2000, 2000)
-    shape = (len(sizes), len(dims), trials)
+    dims, trials, steps = given["d"], given["trials"], given["steps"]
+    points = [{"n": n, "T": T, "d": d, "steps": steps} for n, T in sizes for d in dims]
+    results = sweep(sizes_block, points, trials, tell, "training W and (K, Q)")
     arrays: dict[str, np.ndarray] = {"d": np.array(dims), "size": np.array(sizes)}
-    arrays |= {f"{name}_best": np.zeros(shape, dtype=bool) for name in BOTH}
-    arrays |= {"best_feasible": np.zeros(shape, dtype=bool), "attempts": np.zeros(shape, dtype=int)}
-    cells = [(s, k) for s in range(len(sizes)) for k in range(len(dims))]
-    for i, (s, k) in enumerate(cells):
-        (n, T), d = sizes[s], dims[k]
-        tell(i, len(cells), f"n = {n}, T = {T}, d = {d}")
-        tokens = _tokens(n, T, d, trials)
-        best = optimal_tokens(tokens)
-        arrays["attempts"][s, k] = tokens.info["attempts"].sum(-1)
-        arrays["best_feasible"][s, k] = solve_margins(tokens, best).feasible
-        for name in BOTH:
-            run = train(tokens, name, steps=steps, seed=100 + d)
-            arrays[f"{name}_best"][s, k] = (run.selected == best).all(-1)
-    tell(len(cells), len(cells), "done")
+    for name in results[0]:
+        arrays[name] = np.stack([cell[name] for cell in results]).reshape(len(sizes), len(dims), trials)
     drawn = arrays["attempts"].sum(-1)
     facts = {
         "trials per point": trials, "steps": steps, "rule": RULE, "loss": "logistic", "score gap": GAP,
@@ -291,17 +330,20 @@ def draw_6(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="svm-2", title="Training W: global and local convergence over the dimension", data=bars_of_w, draw=draw_2,
-        judge=judge_2, says="With n = T = 5, runs that train W select locally optimal tokens, and the share that "
+        judge=judge_2, settings=bars_settings,
+        says="With n = T = 5, runs that train W select locally optimal tokens, and the share that "
         "selects the best tokens (Global) rises to 100 % as d grows (Figure 2; the setting of Figure 5 a).",
     ),
     Figure(
         id="svm-5", title="Global and local convergence of W and (K, Q), with Assumption B.1", data=bars_of_both,
-        draw=draw_5, judge=judge_5, says="With n = T = 5 and 500 sets per d, the share of runs that select the best "
+        draw=draw_5, judge=judge_5, settings=bars_settings,
+        says="With n = T = 5 and 500 sets per d, the share of runs that select the best "
         "tokens (Global) rises to 100 % with d, for W (a) and for (K, Q) (b); Assumption B.1, counted as met when the "
         "mean constraint value is below 1.1, is met less often than that (Figure 5).",
     ),
     Figure(
         id="svm-6", title="Global convergence over n, T and d", data=sizes_data, draw=draw_6, judge=judge_6,
+        settings=sizes_settings,
         says="The probability that W (solid) and (K, Q) (dashed) converge to the best tokens tends to 1 as d grows, "
         "for n and T up to 20 (Figure 6).",
     ),

@@ -1,0 +1,132 @@
+"""Tables, summaries, LaTeX and pictures against independent counts."""
+
+import numpy as np
+import pandas
+import pytest
+import study_work as work
+from scipy.stats import binom
+
+import attnlab as al
+from attnlab.study.latex import escaped
+from attnlab.study.summary import mean, median, share
+
+GRID = {"p": [0.2, 0.7], "n": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    found = al.Study(work.coins, GRID, trials=40, store=tmp_path_factory.mktemp("store"))
+    found.run()
+    return found
+
+
+def test_summary_counts(study):
+    rows = study.summary()
+    assert len(rows) == 4 * 3
+    frame = study.frame()
+    for _, row in rows.iterrows():
+        group = frame[(frame["p"] == row["p"]) & (frame["n"] == row["n"])][row["of"]]
+        expected = group.mean() if row["of"] == "heads" else group.median()
+        assert row["value"] == pytest.approx(expected, rel=1e-12)
+        assert row["low"] <= row["value"] <= row["high"]
+        assert (row["trials"], row["nan"], row["failed"]) == (40, 0, 0)
+    pooled = study.summary(by="p", of="heads")
+    assert pooled["trials"].tolist() == [80, 80]
+    (whole,) = study.summary(by=[], of="heads", how="mean").to_dict("records")
+    assert whole["value"] == pytest.approx(frame["heads"].mean())
+
+
+@pytest.mark.parametrize("count", [6, 7, 11, 20, 101])
+def test_the_interval_of_a_median_covers_it(count):
+    """Exactly 1 - 2 P(Bin < k) for the order statistics that were taken, and no narrower pair would do."""
+    found = median("x", np.arange(float(count)))
+    k = int(found.low)
+    assert found.high == count - 1 - k
+    coverage = 1 - 2 * binom.cdf(k, count, 0.5)
+    narrower = 1 - 2 * binom.cdf(k + 1, count, 0.5)
+    assert coverage >= 0.95 > narrower
+
+
+def test_few_values_have_no_interval():
+    assert np.isnan(median("x", np.arange(5.0)).low)
+    assert median("x", np.arange(5.0)).value == 2
+    for estimate in (median, share, mean):
+        assert np.isnan(estimate("x", np.zeros(0))).all()
+    assert share("x", np.ones(3)).high == 1
+    assert median("x", np.array([1.0, np.inf, np.inf])).value == np.inf
+
+
+def test_the_bootstrap_covers_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(60):
+        found = mean("x", rng.standard_normal(40))
+        hits += found.low <= 0 <= found.high
+    assert hits >= 50
+
+
+def test_latex(study):
+    text = study.to_latex(of="heads", across="n", caption="Heads_%", label="tab:heads")
+    lines = text.splitlines()
+    assert lines[0] == r"\begin{table}"
+    assert r"\caption{Heads\_\%}" in lines
+    assert r"\begin{tabular}{lrr}" in lines
+    assert r"  p & n = 1 & n = 2 \\" in lines
+    row = study.summary(of="heads").iloc[0]
+    cell = f"${row['value']:.3g}\\ [{row['low']:.3g}, {row['high']:.3g}]$"
+    assert any(line.startswith(f"  0.2 & {cell} & ") for line in lines)
+    plain = study.to_latex()
+    assert plain.count(r"\\") == 1 + 4
+    assert escaped("a_b\\c^") == r"a\_b\textbackslash{}c\textasciicircum{}"
+
+
+def test_files_read_back(study, tmp_path):
+    frame = study.frame()
+    assert pandas.read_csv(study.to_csv(tmp_path / "t.csv")).drop(columns="error").equals(frame.drop(columns="error"))
+    assert (
+        pandas.read_parquet(study.to_parquet(tmp_path / "t.parquet"))
+        .drop(columns="error")
+        .equals(frame.drop(columns="error"))
+    )
+
+
+def test_dataset(study, tmp_path):
+    cube = study.dataset()
+    assert dict(cube.sizes) == {"p": 2, "n": 2, "trial": 40}
+    frame = study.frame()
+    for p in GRID["p"]:
+        for n in GRID["n"]:
+            rows = frame[(frame["p"] == p) & (frame["n"] == n)]
+            assert cube["value"].sel(p=p, n=n).values.tolist() == rows["value"].tolist()
+    points = [{"p": 0.2, "n": 1}, {"p": 0.7, "n": 2}]
+    listed = al.Study(work.coins, points, trials=40, store=study.store)
+    assert listed.run().computed == 0
+    assert dict(listed.dataset().sizes) == {"point": 2, "trial": 40}
+    matrices = al.Study(lambda point, seeds: {"W": np.ones((len(seeds), 2, 3))}, {"n": [1]}, trials=2, store=tmp_path)
+    matrices.run()
+    assert matrices.dataset()["W"].shape == (1, 2, 2, 3)
+    assert "W" not in matrices.frame()
+
+
+def test_pictures(study):
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    before = dict(matplotlib.rcParams)
+    picture = study.plot("n", "heads", "p")
+    (axes,) = picture.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["p = 0.2", "p = 0.7"]
+    for line, p in zip(axes.lines, GRID["p"], strict=True):
+        rows = study.summary(by=["n", "p"], of="heads")
+        assert line.get_ydata().tolist() == rows[rows["p"] == p]["value"].tolist()
+    own = Figure()
+    assert study.plot("p", "value", ax=own.subplots()) is own
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_words_on_an_axis(tmp_path):
+    study = al.Study(lambda point, seeds: {"value": 1.0}, {"rule": ["gd", "ngd"]}, trials=6, store=tmp_path)
+    study.run()
+    (axes,) = study.plot("rule", "value").axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["gd", "ngd"]
+    assert study.frame()["rule"].tolist() == ["gd"] * 6 + ["ngd"] * 6
