@@ -109,7 +109,8 @@ def seeds(name: str, value: Any) -> int | list[int]:
     >>> seeds("seed", 3), seeds("seed", np.arange(2))
     (3, [0, 1])
     """
-    if not isinstance(value, list | tuple | range | np.ndarray) or np.ndim(value) == 0:
+    is_one = isinstance(value, np.ndarray) and value.ndim == 0
+    if is_one or not isinstance(value, list | tuple | range | np.ndarray):
         return whole(name, value, 0)
     if not len(value):
         raise InputError(message(f"`{name}` is an empty list; wanted a seed, or one for each trial."))

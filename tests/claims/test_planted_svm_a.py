@@ -96,7 +96,7 @@ FAULTS = [
     Fault("svm-Gen", CERTIFY, "W, length = W / least", "W, length = 1.1 * W / least", "W_mm 10 % too long"),
     Fault("svm-Eq6", "svm.finite:combine", "parts[0] + gamma * m", "parts[0] - gamma * m", "sign of gamma"),
     # Formulas in print.
-    Fault("svm-E1", CERTIFY, "W = raw if W", "W = raw + 0.01 * np.eye(d) if W", "W of full rank"),
+    Fault("svm-E1", CERTIFY, "W = raw\n", "W = raw + 0.01 * np.eye(d)\n", "W of full rank"),
     Fault("svm-E2", "claims.svm.samples:slopes", "part * np.exp(", "0.5 * part * np.exp(", "gradient halved"),
     Fault(
         "svm-E3", "theory.svm.lipschitz:LipschitzConstants.K_printed", "Q) * self.W", "Q) ** 2 * self.W", "|Q| squared"

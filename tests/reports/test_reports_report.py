@@ -94,7 +94,7 @@ def test_a_real_frame():
 
 def test_without_pandas_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(al.InputError, match="pip install pandas"):
+    with pytest.raises(al.InputError, match="pip install 'attnlab\\[study\\]'"):
         Small().frame()
 
 

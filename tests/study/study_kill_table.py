@@ -1,6 +1,6 @@
 """The sweep of examples/best_tokens.py (48 points x 200 trials), killed with SIGKILL so many times.
 
-    python tests/study/kill_table.py FOLDER KILLS
+    python tests/study/study_kill_table.py FOLDER KILLS
 
 prints what was found at every start, finishes, and compares with the table of a run that nobody killed. Call it again
 with the same folder and it goes on.
