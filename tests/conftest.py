@@ -61,7 +61,11 @@ def _private_store(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True, scope="module")
 def _programs_of_this_file(request):
-    """Kept for the next run, and forgotten by this process when the file is done: together they take gigabytes."""
+    """Kept for the next run, and forgotten by this process when the file is done: together they take gigabytes.
+
+    Only the laws of training need programs as users run them. All others are compiled without LLVM's slower passes.
+    """
+    jax.config.update("jax_disable_most_optimizations", request.path.parent.name != "train")
     if PROGRAMS is not None:
         folder = PROGRAMS / request.path.relative_to(TESTS).with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,16 +74,15 @@ def _programs_of_this_file(request):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
         compilation_cache.reset_cache()
     yield
+    jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
     gc.collect()
 
 
 @pytest.fixture(scope="module")
-def compiled_quickly():
-    """For files in which large networks are compiled to be run a few times: LLVM's slower passes are left out."""
+def compiled_quickly(_programs_of_this_file):
+    """For laws of training by large networks, too, which are compiled for long and run for a few steps."""
     jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 _tests = itertools.count(1)

@@ -14,8 +14,6 @@ from attnlab.claims.rates import text as rules, token_cosines
 from attnlab.cli import main
 from attnlab.data import made_up_texts
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 IDS = ["rates-F1", "rates-F4", "rates-F10", "encoder-F1", "multihead-F6"]
 TITLES = ["MultiNLI", "CivilComments", "MultiNLI and CivilComments", "IMDB", "SST-2"]
 

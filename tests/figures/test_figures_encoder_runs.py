@@ -10,8 +10,6 @@ from attnlab.models.encoder_kernel import kernel_blocks, kernel_parts
 from attnlab.theory.tangent import kernel_distance, ntk
 from attnlab.train import descend
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 PLAN = Plan(epochs=8, every=4, pairs=(0, 3, 7), early=3)
 SMALL = 12  # sequences
 

@@ -12,8 +12,6 @@ from attnlab.figures import find, make
 from attnlab.figures.rates import text
 from attnlab.figures.rates.rule_panels import CAPPED
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RULES = ("sgd", "sngd", "sps", "adam")
 STEPS = np.array([0, 40, 400])
 FACTS = {

@@ -11,8 +11,6 @@ from attnlab.figures import find, make
 from attnlab.figures.rates import vision
 from attnlab.figures.rates.rule_panels import CAPPED
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RULES = ("sgd", "sngd", "sps", "adam")
 LAYERS = ["block1_Q", "block2_mlp1_W", "head_W"]
 STEPS = np.array([0, 10, 100, 1000])

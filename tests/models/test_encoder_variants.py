@@ -9,8 +9,6 @@ import attnlab as al
 from attnlab.models import Encoder
 from sampling import first_few
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 DATA = al.data.gaussian_sequences(n=4, T=3, d=3, seed=0)
 MODELS = {
     "all": Encoder(4, residual="projected", depth=2, feed_forward="trained", init="ntk"),

@@ -6,8 +6,6 @@ import pytest
 import attnlab as al
 from attnlab.models import Attention, Bert, CrossAttention, Gpt2, MultiHead, TrainedLinear, VisionTransformer
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 TOKENS = al.data.sphere(n=4, T=3, d=4, seed=0)
 RNG = np.random.default_rng(0)
 PATCHES = al.Sequences(x=RNG.standard_normal((3, 4, 4)), y=[0, 1, 2], lengths=[4, 3, 4])

@@ -10,8 +10,6 @@ from models_text import KINDS, Oracle, config_of, example_texts, load, tensors_o
 import attnlab as al
 from sampling import first_few
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 LENGTHS = (7, 4, 1)
 
 

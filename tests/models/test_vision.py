@@ -15,8 +15,6 @@ from attnlab.models.problem import Example
 from attnlab.models.vision import VisionTransformer, layer_norm, shifted_patches
 from sampling import first_few
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 KINDS = {
     "usual": VisionTransformer(classes=3, patch=2, dim=6, heads=2, mlp=5),
     "small images": VisionTransformer(classes=3, patch=2, dim=6, heads=2, mlp=5, tokenization="shifted", locality=True),

@@ -62,6 +62,26 @@ def test_all_locally_optimal_selections_are_listed(found):
     assert [limit.runs for limit in few.limits] == [limit.runs for limit in found.limits if limit.runs]
 
 
+def test_the_most_frequent_limits_come_first(found):
+    early = al.limits(TOKENS, STARTS, steps=40)
+    assert early.unsettled
+    for report in (found, early):
+        counts = [(limit.settled, limit.unsettled) for limit in report.limits]
+        assert counts == sorted(counts, reverse=True)
+        assert len(set(counts)) > 1
+
+
+def test_hidden_tokens_are_no_limits():
+    mask = np.array([[True, True, True, False]] * 3)
+    hidden = al.Tokens(x=TOKENS.x, z=TOKENS.z, y=TOKENS.y, v=TOKENS.v, mask=mask)
+    report = al.limits(hidden, STARTS)
+    fewer = al.limits(al.Tokens(x=TOKENS.x[:, :3], z=TOKENS.z, y=TOKENS.y, v=TOKENS.v), STARTS)
+    assert report.total == 27
+    assert [limit.selected.tolist() for limit in report.limits] == [limit.selected.tolist() for limit in fewer.limits]
+    assert [limit.is_best for limit in report.limits] == [limit.is_best for limit in fewer.limits]
+    assert any(limit.is_best for limit in report.limits)
+
+
 def test_rows_carry_margin_direction_score_and_steps(found):
     gamma = al.scores(TOKENS)
     for limit in found.locally_optimal:
