@@ -28,6 +28,7 @@ from attnlab.train.program import MOST_MAPS, memory_maps
 TESTS = Path(__file__).parent
 PROGRAMS = Path(sys.prefix) / "attnlab-tests" if sys.prefix != sys.base_prefix else None
 WORTH_KEEPING = 0.1  # seconds of compilation
+COMPILED_FULLY = ("train", "store", "claims")
 ONE_IN = 10
 PLANTED_ONE_IN = 40  # rows of planted faults, each of which measures a claim anew
 LOOK_EVERY = 10  # tests
@@ -63,9 +64,10 @@ def _private_store(tmp_path, monkeypatch):
 def _programs_of_this_file(request):
     """Kept for the next run, and forgotten by this process when the file is done: together they take gigabytes.
 
-    Only the laws of training need programs as users run them. All others are compiled without LLVM's slower passes.
+    The laws of training, what is compared with processes of its own, and claims need programs as users run them. All
+    others are compiled without LLVM's slower passes.
     """
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name != "train")
+    jax.config.update("jax_disable_most_optimizations", request.path.parent.name not in COMPILED_FULLY)
     if PROGRAMS is not None:
         folder = PROGRAMS / request.path.relative_to(TESTS).with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
