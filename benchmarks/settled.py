@@ -5,6 +5,7 @@ what it costs to be sure.
 
     python benchmarks/settled.py            # 1,000 runs
     python benchmarks/settled.py 20 KQ      # 20 of each family and rule, trained as K and Q
+    python benchmarks/settled.py 20 KQ 2    # of other data: the seed is 1 otherwise
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from typing import Any, Literal, cast
 import attnlab as al
 
 FAMILIES = {
-    "sphere 8,6,8": lambda trials: al.data.sphere(n=8, T=6, d=8, seed=1, trials=trials),
-    "sphere 3,4,3": lambda trials: al.data.sphere(n=3, T=4, d=3, seed=1, trials=trials),
-    "gaussian_signal": lambda trials: al.data.gaussian_signal(n=4, T=5, d=6, seed=1, trials=trials),
-    "two_clusters": lambda trials: al.data.two_clusters(seed=1, trials=trials),
-    "antipodal_signal": lambda trials: al.data.antipodal_signal(n=4, T=5, d=6, noise=0.5, seed=1, trials=trials),
+    "sphere 8,6,8": lambda trials, seed: al.data.sphere(n=8, T=6, d=8, seed=seed, trials=trials),
+    "sphere 3,4,3": lambda trials, seed: al.data.sphere(n=3, T=4, d=3, seed=seed, trials=trials),
+    "gaussian_signal": lambda trials, seed: al.data.gaussian_signal(n=4, T=5, d=6, seed=seed, trials=trials),
+    "two_clusters": lambda trials, seed: al.data.two_clusters(seed=seed, trials=trials),
+    "antipodal_signal": lambda trials, seed: al.data.antipodal_signal(
+        n=4, T=5, d=6, noise=0.5, seed=seed, trials=trials
+    ),
 }
 RULES = {"gd 5000": (al.gd(1.0), 5000), "ngd 200": (al.ngd(0.1), 200)}
 
 
-def measured(trials: int, parameterization: Literal["W", "KQ"]) -> list[dict[str, Any]]:
+def measured(trials: int, parameterization: Literal["W", "KQ"], seed: int) -> list[dict[str, Any]]:
     """A row for each family and rule."""
     rows = []
     for family, make in FAMILIES.items():
-        tokens = make(trials)
+        tokens = make(trials, seed)
         for name, (rule, steps) in RULES.items():
             run = al.descend(tokens, rule, steps=steps, record=None, parameterization=parameterization)
             far = al.flow(tokens, time=1e20, record=None, init=run.weights, parameterization=parameterization)
@@ -54,4 +57,5 @@ def measured(trials: int, parameterization: Literal["W", "KQ"]) -> list[dict[str
 
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    measured(count, cast(Literal["W", "KQ"], sys.argv[2] if len(sys.argv) > 2 else "W"))
+    trained = cast(Literal["W", "KQ"], sys.argv[2] if len(sys.argv) > 2 else "W")
+    measured(count, trained, int(sys.argv[3]) if len(sys.argv) > 3 else 1)

@@ -69,11 +69,11 @@ class Processes:
 
     def answers(self) -> Iterator[Answer]:
         """Wait for an answer; a process that is gone has answered that it is gone."""
-        busy = {worker.connection: slot for slot, worker in enumerate(self._workers) if worker and worker.job}
-        for connection in wait(list(busy)):
-            slot = busy[connection]  # type: ignore[index]
-            worker = self._workers[slot]
-            assert worker is not None
+        busy = [(slot, worker) for slot, worker in enumerate(self._workers) if worker and worker.job]
+        ready = wait([worker.connection for _, worker in busy])
+        for slot, worker in busy:
+            if worker.connection not in ready:
+                continue
             job, outcome = worker.answer()
             if outcome.facts.get("lost"):
                 worker.close()
