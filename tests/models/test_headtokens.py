@@ -1,10 +1,12 @@
 """Each head of a model as a layer on tokens: the same attention, and max-margin problems of its own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import attnlab as al
-from attnlab.models import Attention, Bert, CrossAttention, Gpt2, MultiHead, TrainedLinear, VisionTransformer
+from attnlab.models import Attention, Bert, CrossAttention, Encoder, Gpt2, MultiHead, TrainedLinear, VisionTransformer
 
 TOKENS = al.data.sphere(n=4, T=3, d=4, seed=0)
 RNG = np.random.default_rng(0)
@@ -95,6 +97,40 @@ def test_heads_that_do_not_work_are_left_out():
     assert [(head.layer, head.head) for head in some.heads_as_tokens(data, weights)] == [(0, 0), (1, 1)]
     with pytest.raises(al.InputError, match="`layer` is 0 and `head` 1"):
         some.tokens_of(data, weights, 0, 1)
+
+
+ENCODERS = [
+    Encoder(5),
+    Encoder(5, tied=True, scaling="linear"),
+    Encoder(7, depth=3, init="ntk", parameterization="ntk"),
+    Encoder(4, depth=2, residual="identity", feed_forward="trained", pool="sum"),
+    Encoder(6, depth=2, residual="projected", hidden_scale=0.3),
+]
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("model", ENCODERS, ids=range(len(ENCODERS)))
+def test_heads_of_encoders_attend_as_each_block_does(model, trials):
+    """The last block is the model's own attention; one before is that of an encoder which ends there."""
+    data = al.data.gaussian_sequences(n=3, T=3, d=4, trials=trials, seed=2)
+    weights = spread(model, data)
+    heads = model.heads_as_tokens(data, weights)
+    assert [head.layer for head in heads] == list(range(model.depth))
+    for head in heads:
+        shorter = replace(model, depth=head.layer + 1)
+        own = {name: weights[name] for name in shorter.initial(data)}
+        np.testing.assert_allclose(softmax(head.logits), shorter.attention(data, own), rtol=1e-11, atol=1e-14)
+        assert model.tokens_of(data, weights, head.layer).name == head.name
+
+
+def test_encoders_without_softmax_or_with_tokens_that_overflow():
+    data = al.data.gaussian_sequences(n=3, T=3, d=4, seed=2)
+    uniform = Encoder(5, attention_kind="uniform")
+    with pytest.raises(al.InputError, match="does not say which max-margin problem"):
+        uniform.tokens_of(data, uniform.initial(data))
+    deep = Encoder(4, depth=30, hidden_scale=1e15)
+    with pytest.raises(al.InputError, match="`weights` make tokens overflow before block"):
+        deep.tokens_of(data, deep.initial(data))
 
 
 def test_the_max_margin_problem_of_a_head_inside():

@@ -125,7 +125,7 @@ def test_every_number_is_that_of_the_definition(name):
     values = np.linalg.eigvalsh(rows @ rows.T)
     assert found.eigenvalues is not None
     np.testing.assert_allclose(found.eigenvalues, values, rtol=1e-7, atol=1e-8 * float(values[-1]))
-    assert len(found.heads) == {"values": 0, "encoder": 0, "heads": 2}.get(name, 1)
+    assert len(found.heads) == {"values": 0, "heads": 2}.get(name, 1)
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert written["loss"] == found.loss
     assert written["margin"] == found.margin
@@ -207,6 +207,23 @@ def test_heads_that_are_left_out_are_told(monkeypatch):
     assert found.to_json()["left_out"] == found.left_out
     dense = al.models.FullyConnected(3)
     assert al.report(SEQUENCES, dense, dense.start(SEQUENCES, None, 1.0, 0)).left_out == ""
+
+
+def test_wide_heads_and_heads_of_large_weights_are_left_out(monkeypatch):
+    """Block 1 compares tokens of d numbers, block 2 of as many as the width."""
+    network = al.models.Encoder(SEQUENCES.d + 2, depth=2)
+    weights = network.initial(SEQUENCES)
+    assert [head.name for head in al.report(SEQUENCES, network, weights).heads] == ["block 1", "block 2"]
+    logits = SEQUENCES.n * SEQUENCES.T**2
+    monkeypatch.setattr(module, "MOST_COMPARED", logits * SEQUENCES.d)
+    found = al.report(SEQUENCES, network, weights)
+    assert [head.name for head in found.heads] == ["block 1"]
+    assert found.left_out.startswith(f"block 2 ({logits} logits of wide tokens")
+    largest = (SEQUENCES.d + 2) ** 2
+    monkeypatch.setattr(module, "MOST_NUMBERS", largest)
+    assert al.report(SEQUENCES, network, weights).heads
+    monkeypatch.setattr(module, "MOST_NUMBERS", largest - 1)
+    assert al.report(SEQUENCES, network, weights).left_out.startswith(f"all heads (a weight of {largest} numbers")
 
 
 def test_classes_have_leads_for_margins():

@@ -14,14 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attnlab.checks import flag, number, one_of, whole
+from attnlab.checks import enough_memory, flag, number, one_of, whole
 from attnlab.data.sequences import Sequences
+from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
 from attnlab.models.encoder_kernel import encoder_kernels
+from attnlab.models.headtokens import HeadTokens
 from attnlab.models.model import Weight, Weights
 from attnlab.models.network import MOST_WIDTH, NETWORK_LAWS, Network, NetworkLaw
+from attnlab.models.precision import in_float64
 from attnlab.models.problem import Forward, Problem
-from attnlab.models.scaled import Params
+from attnlab.models.scaled import GivenWeights, Params
 from attnlab.models.softmax import softmax
 
 Pool = Literal["mean", "sum"]
@@ -175,6 +178,41 @@ class Encoder(Network):
         kernels = encoder_kernels(self, weights, x, other, block=block)
         return np.add.reduce(list(kernels.values()))
 
+    @in_float64
+    def heads_as_tokens(self, data: Sequences, weights: GivenWeights) -> list[HeadTokens]:
+        """The head of each block, on the tokens that enter it: `W = tau0 W_K^T W_Q`.
+
+        Labels are 1 and scores 0, as tokens of a block have none: selections and margins can be asked for, local
+        optimality cannot. Without a softmax there is no max-margin problem, and no head is named.
+        """
+        if self.attention_kind != "softmax":
+            return []
+        sequences = self.accepts(data)
+        checked = self.check(sequences, weights)
+        columns = max(checked[_named("W_Q", block)].shape[-1] for block in range(self.depth))
+        numbers = float(self.depth * columns**2 * (sequences.trials or 1))
+        enough_memory(numbers, f"W of every head of {self!r}", "a smaller width, or one block")
+        heads = []
+        for block, x in enumerate(_entering(self, checked, self.problem(sequences, checked), sequences.trials)):
+            if not np.isfinite(x).all():
+                raise InputError(
+                    message(f"`weights` make tokens overflow before block {block + 1}.", "smaller weights")
+                )
+            tokens = Tokens(x=x, z=x, y=np.ones(x.shape[:-1]), v=np.zeros(x.shape[-1]))
+            queries = checked[_named("W_Q", block)]
+            keys = queries if self.tied else checked[_named("W_K", block)]
+            W = self.tau0 * np.swapaxes(keys, -1, -2) @ queries
+            heads.append(HeadTokens(f"block {block + 1}", tokens, W, layer=block))
+        return heads
+
+    def entering(self, weights: Params, x: Array) -> list[Array]:
+        """The tokens (n, T, c) that each block attends to."""
+        states = [x]
+        for block in range(self.depth - 1):
+            tokens, _ = self._block(weights, states[-1], block)
+            states.append(self.tau1 * tokens)
+        return states
+
     def forward(self, weights: Params, problem: Problem) -> Forward:
         """Outputs, hidden layer and attention."""
         x = problem.x
@@ -188,6 +226,12 @@ class Encoder(Network):
         attention = self.attend(self.logits(weights, tokens, block))
         attended = jnp.einsum("nts,nsc->ntc", attention, tokens)
         return self.relu(self.raw(weights, tokens, attended, block)), attention
+
+
+def _entering(model: Encoder, weights: Weights, problem: Problem, trials: int | None) -> list[np.ndarray]:
+    """The tokens that enter each block, with the trial axis of the data."""
+    states = jax.jit(model.entering if trials is None else jax.vmap(model.entering))(weights, problem.x)
+    return [np.asarray(state) for state in states]
 
 
 def _scale(name: str, value: float) -> float:

@@ -28,8 +28,12 @@ SATURATED = 0.99
 MOST_GRADIENTS = 50_000_000
 # So many heads are compared with their max-margin solutions.
 MOST_HEADS = 8
-# Heads inside a network, where every token asks, are left out beyond so many logits: solving for one would take long.
+# Heads inside a network, where every token asks, are left out beyond so many logits, or so many numbers of the tokens
+# that they compare: solving for one would take long.
 MOST_LOGITS = 20_000
+MOST_COMPARED = 10_000_000
+# Products of weights as large as this would take long themselves.
+MOST_NUMBERS = 40_000_000
 LARGEST_LOG = float(np.log(np.finfo(np.float64).max))
 
 
@@ -191,7 +195,8 @@ def report(data: Data, model: Model | None, weights: GivenWeights, *, loss: Loss
     size = sum(weight.size for weight in mantissa.values())
     few = size * outputs.size <= MOST_GRADIENTS
     attention = explained.attention(accepted, weights)
-    heads, left_out = _heads(explained, accepted, weights) if attention.size else ((), "")
+    largest = max(weight.size for weight in mantissa.values())
+    heads, left_out = _heads(explained, accepted, weights, largest) if attention.size else ((), "")
     return ModelReport(
         model=explained,
         data=repr(accepted),
@@ -222,15 +227,27 @@ def _fit(outputs: Array, y: Array) -> tuple[float | None, float | None]:
     return float(np.mean(margins <= 0)), float(margins.min())
 
 
-def _heads(model: Model, data: Data, weights: GivenWeights) -> tuple[tuple[HeadRow, ...], str]:
-    """The first heads, none of a large network, and what is left out."""
+def _heads(model: Model, data: Data, weights: GivenWeights, largest: int) -> tuple[tuple[HeadRow, ...], str]:
+    """The first heads, none of a large network, and what is left out. `largest` counts the numbers of one weight."""
+    inside = isinstance(data, Sequences)
     logits = data.n * data.T**2
-    if isinstance(data, Sequences) and logits > MOST_LOGITS:
-        limit = f"{logits} logits each, more than {MOST_LOGITS}"
-        return (), f"all heads ({limit}); model.heads_as_tokens(data, weights) gives them"
+    too_large = ""
+    if inside and logits > MOST_LOGITS:
+        too_large = f"{logits} logits each, more than {MOST_LOGITS}"
+    elif inside and largest > MOST_NUMBERS:
+        too_large = f"a weight of {largest} numbers, more than {MOST_NUMBERS}"
+    if too_large:
+        return (), f"all heads ({too_large}); model.heads_as_tokens(data, weights) gives them"
     heads = model.heads_as_tokens(data, weights)
-    rows = tuple(map(_head, heads[:MOST_HEADS]))
-    return rows, f"heads after the first {MOST_HEADS} of {len(heads)}" if len(heads) > MOST_HEADS else ""
+    wide = [head.name for head in heads if inside and logits * head.tokens.d > MOST_COMPARED]
+    narrow = [head for head in heads if head.name not in wide]
+    left_out = []
+    if wide:
+        limit = f"{logits} logits of wide tokens, more than {MOST_COMPARED} numbers"
+        left_out.append(f"{', '.join(wide)} ({limit}); model.heads_as_tokens(data, weights) gives them")
+    if len(narrow) > MOST_HEADS:
+        left_out.append(f"heads after the first {MOST_HEADS} of {len(narrow)}")
+    return tuple(map(_head, narrow[:MOST_HEADS])), "; ".join(left_out)
 
 
 def _head(head: HeadTokens) -> HeadRow:
