@@ -10,7 +10,7 @@ import pytest
 from attnlab import InputError, Store
 from attnlab.claims import Verdict
 from attnlab.data.files import read_npz
-from attnlab.figures import Check, Figure, Finding, figures, find, make
+from attnlab.figures import Check, Figure, Finding, figures, find, make, make_all
 from attnlab.figures.style import new_figure, styled
 
 
@@ -172,3 +172,36 @@ def test_checks_and_tables_are_in_the_note(tmp_path):
     for line in ("| it rises | 5 of 5 | holds |", "|  | H = 1 | H = 2 |", "| steps |  | never |", "loss \\| end"):
         assert line in note, line
     assert "## Numbers" not in note
+
+
+OTHER = replace(LINE, id="svm-98", title="The same line", shares="svm-99")
+HALF = replace(LINE, id="svm-97", title="Another line")
+
+
+def test_figures_in_processes_are_those_made_one_by_one(tmp_path):
+    """In the order asked for, the same files to the letter but for how long it took; data that are shared once."""
+    store = Store(tmp_path / "store")
+    parts = []
+    together = make_all(
+        [LINE, HALF, OTHER], "smoke", out=tmp_path / "a", store=store, jobs=2, on_part=lambda *a: parts.append(a)
+    )
+    assert [made.figure.id for made in together] == ["svm-99", "svm-97", "svm-98"]
+    assert together[0].seconds == together[2].seconds
+    assert parts[0] == (0, 3, "starting")
+    assert sorted(part[2] for part in parts[1:]) == ["svm-97 done", "svm-99, svm-98 done"]
+    assert parts[-1][:2] == (3, 3)
+    for made in together:
+        alone = make(made.figure, "smoke", out=tmp_path / "b", store=store)
+        assert made.to_json() == alone.to_json() | {"files": [str(path) for path in made.files]}
+        for kind in ("csv", "npz", "md"):
+            name = f"{made.figure.id}.{kind}"
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_figures_in_processes_that_cannot_be_made(tmp_path):
+    with pytest.raises(InputError, match="svm-97 cannot be made: no data"):
+        make_all([LINE, replace(HALF, missing=lambda: "no data")], "smoke", out=tmp_path, jobs=2)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="`jobs`"):
+        make_all([LINE], "smoke", out=tmp_path, jobs=0)
+    assert make_all([], "smoke", out=tmp_path) == []

@@ -126,6 +126,7 @@ EXEMPT = {
     "figures.demo_data": SLOW,
     "figures.draw_demo": SLOW,
     "figures.make": SLOW,
+    "figures.make_all": SLOW,
     "claims.check": SLOW,
     "figures.Figure": RECORD,
     "figures.Finding": RECORD,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +13,7 @@ from attnlab.cli.show import compile_cache, one_blas_thread, print_json, print_r
 from attnlab.papers import TITLES
 
 if TYPE_CHECKING:
-    from attnlab.figures.figure import Made
+    from attnlab.figures.figure import Figure, Made
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Figures:
     """Other settings than the paper's, as n=3 T=10 d=5,10 trials=30; those of a figure are in `--list --json`."""
     fresh: bool = False
     """Compute again what is kept in the store; without it a figure is only drawn again."""
+    jobs: int = 1
+    """Processes to make figures in; -1 for all cores."""
     out: Path = Path("attnlab-figures")
     """Folder for ID.png, ID.pdf, ID.npz, ID.csv, ID.json and ID.md."""
     json: bool = False
@@ -50,10 +53,9 @@ class Figures:
         from attnlab.claims.scale import Scale
         from attnlab.claims.texts import Files
         from attnlab.data.writing import make_folder
-        from attnlab.figures import figures, find, make
+        from attnlab.figures import figures, find
         from attnlab.figures.own_files import on_files
         from attnlab.figures.settings import settings_in_words
-        from attnlab.store import Store
 
         wanted = find(self.ids) if self.ids else figures(self.paper)
         if self.paper is not None:
@@ -74,17 +76,35 @@ class Figures:
         if all(figure.status == "ready" for figure in wanted):  # else the first that is not is refused, by `make`
             make_folder(self.out)
         compile_cache()
-        results = []
-        for figure in wanted:
-            with progress(figure.id) as show:
-                made = make(figure, self.scale, out=self.out, store=Store(), fresh=self.fresh, on_part=show, **changed)
-                results.append(made)
-            say(f"{figure.id}  {results[-1].files[0]}  ({results[-1].seconds:.1f} s)")
+        results = self._made(wanted, changed)
         if self.json:
             print_json([made.to_json() for made in results])
         else:
             print_rows([_row(made) for made in results], f"Figures at scale {self.scale}, in {self.out}")
         return 1 if any(m.finding.verdict.value == "fails" for m in results) else 0
+
+    def _made(self, wanted: Sequence[Figure], changed: dict[str, Any]) -> Sequence[Made]:
+        """One after the other with a bar for each, or side by side with one for all."""
+        from attnlab.figures import make, make_all
+        from attnlab.store import Store
+
+        options: dict[str, Any] = {"out": self.out, "store": Store(), "fresh": self.fresh, **changed}
+        if self.jobs != 1:
+            with progress("figures") as show:
+                results = make_all(wanted, self.scale, jobs=self.jobs, on_part=show, **options)
+            for made in results:
+                say(_line(made))
+            return results
+        results = []
+        for figure in wanted:
+            with progress(figure.id) as show:
+                results.append(make(figure, self.scale, on_part=show, **options))
+            say(_line(results[-1]))
+        return results
+
+
+def _line(made: Made) -> str:
+    return f"{made.figure.id}  {made.files[0]}  ({made.seconds:.1f} s)"
 
 
 def _row(made: Made) -> dict[str, Any]:

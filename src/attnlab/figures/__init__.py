@@ -3,7 +3,7 @@
 | name | what |
 |---|---|
 | `figures`, `find` | all figures or those of a paper; by id |
-| `make` | computes or reads the data, draws, and writes picture, data and note |
+| `make`, `make_all` | computes or reads the data, draws, and writes picture, data and note; of several in processes |
 | `Figure`, `Finding`, `Made` | a figure; what was seen; both with the files |
 | `Check` | one thing that a paper says of a figure, judged |
 | `demo_data`, `draw_demo` | the demonstration |
@@ -19,3 +19,4 @@ from attnlab.figures.figure import (
     find as find,
     make as make,
 )
+from attnlab.figures.together import make_all as make_all
