@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest
+from jax._src import compiler
 from jax.experimental.compilation_cache import compilation_cache
 
 from attnlab.store.compiled import drop_broken
@@ -28,7 +29,8 @@ from attnlab.train.program import MOST_MAPS, memory_maps
 TESTS = Path(__file__).parent
 PROGRAMS = Path(sys.prefix) / "attnlab-tests" if sys.prefix != sys.base_prefix else None
 WORTH_KEEPING = 0.1  # seconds of compilation
-COMPILED_FULLY = ("train", "store", "claims")
+LONG_RUNS = ("bytes", "descend", "endings", "engine", "laws", "settling")
+COMPILED_FULLY = {"store", "claims", *(f"test_train_{name}" for name in LONG_RUNS)}
 ONE_IN = 10
 PLANTED_ONE_IN = 40  # rows of planted faults, each of which measures a claim anew
 LOOK_EVERY = 10  # tests
@@ -64,10 +66,10 @@ def _private_store(tmp_path, monkeypatch):
 def _programs_of_this_file(request):
     """Kept for the next run, and forgotten by this process when the file is done: together they take gigabytes.
 
-    The laws of training, what is compared with processes of its own, and claims need programs as users run them. All
-    others are compiled without LLVM's slower passes.
+    Long runs, what is compared byte by byte or with processes of its own, and claims need programs as users run them.
+    All others are compiled in a third of the time.
     """
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name not in COMPILED_FULLY)
+    compile_quickly(not {request.path.parent.name, request.path.stem} & COMPILED_FULLY)
     if PROGRAMS is not None:
         folder = PROGRAMS / request.path.relative_to(TESTS).with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ def _programs_of_this_file(request):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
         compilation_cache.reset_cache()
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    compile_quickly(False)
     jax.clear_caches()
     gc.collect()
 
@@ -84,7 +86,21 @@ def _programs_of_this_file(request):
 @pytest.fixture(scope="module")
 def compiled_quickly(_programs_of_this_file):
     """For laws of training by large networks, too, which are compiled for long and run for a few steps."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    compile_quickly(True)
+
+
+_options_of_jax = compiler.get_compile_options
+
+
+def compile_quickly(quickly: bool) -> None:
+    """Without LLVM's slower passes, and with XLA's older code for fused loops, which no setting of JAX asks for."""
+    jax.config.update("jax_disable_most_optimizations", quickly)
+    compiler.get_compile_options = _quick_options if quickly else _options_of_jax
+
+
+def _quick_options(*args, env_options_overrides=None, **options):
+    overrides = {"xla_cpu_use_fusion_emitters": False, **(env_options_overrides or {})}
+    return _options_of_jax(*args, env_options_overrides=overrides, **options)
 
 
 _tests = itertools.count(1)
