@@ -50,7 +50,7 @@ def in_blocks(
     `alone` has one trial in each block, for programs that take one at a time; a single one stays in the hands of JAX,
     as copies of a large network cost as much as half a step of it.
 
-    `at_work` is what the program holds of one trial beside its arrays, in bytes: a block of all that is to fit the cache.
+    `at_work` is what the program holds of one trial beside its arrays, in bytes: all of it is to fit the cache.
 
     All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
     Unless the program is `compiled`, the first block goes ahead alone, so that only one thread compiles.
