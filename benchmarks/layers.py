@@ -112,7 +112,7 @@ def measure(side: str, model: str, steps: int, folder: str | None = None, **size
     import numpy as np
 
     train, saturated = {"attnlab": _attnlab, "jax": _jax}[side](model, **sizes)
-    laps = []
+    laps, weights = [], {}
     for _ in range(1 + LAPS):
         start = time.perf_counter()
         weights = train(steps)
@@ -157,7 +157,8 @@ def _attnlab(model: str, **sizes: int) -> tuple[Callable[[int], dict[str, Any]],
     ours.outputs(data, start)  # starts the JAX runtime, which is not counted either
 
     def train(steps: int) -> dict[str, Any]:
-        return descend(data, al.gd(STEP[model]), model=ours, init=start, steps=steps, record=None).weights
+        run = descend(data, al.gd(STEP[model]), model=ours, init=start, steps=steps, record=None)
+        return dict(run.weights)
 
     def saturated() -> Any:
         mantissa, _ = ours.gradient(data, {name: SATURATED * w for name, w in start.items()})
@@ -198,7 +199,7 @@ def _jax(model: str, **sizes: int) -> tuple[Callable[[int], dict[str, Any]], Cal
 
 
 def _multi_head_loss(weights: Any, x: Any, y: Any) -> Any:
-    """The logistic loss of 8 heads of attention with decoders U (H, T, d) and weights W (H, d, d)."""
+    """The logistic loss of H heads of attention with decoders U (H, T, d) and weights W (H, d, d)."""
     import jax
     import jax.numpy as jnp
 
