@@ -147,7 +147,7 @@ def _advance(
         return jax.lax.fori_loop(0, count, interval, (begin, params, state, none_yet))[1:]
 
     every = (problem, params, state, compared, targets, test)
-    if jax.tree.leaves(params)[0].shape[0] > 1:
+    if plan.portion is None:
         return jax.vmap(trial)(*every)
     # One large network at a time: an axis of trials of length 1 only makes its program slower.
     alone = jax.tree.map(lambda array: array[0], every)
