@@ -14,7 +14,8 @@ from attnlab.errors import AttnlabError
 @dataclass(frozen=True)
 class Bench:
     """Time training against a plain PyTorch loop, the solver against cvxpy, tangent kernels against the product of
-    Jacobians and transformers against PyTorch's, side by side, and print ratios."""
+    Jacobians, transformers against PyTorch's and layers of several heads against plain JAX, side by side, and print
+    ratios."""
 
     quick: bool = False
     """Fewer steps and no growth table: a look in well under a minute."""
@@ -23,8 +24,9 @@ class Bench:
     out: Path | None = None
     """Also write the JSON to this file."""
 
-    only: Literal["descent", "margin", "kernel", "vision"] | None = None
-    """One of the benchmarks: training, the max-margin solver, the tangent kernel, or transformers on images."""
+    only: Literal["descent", "margin", "kernel", "vision", "layers"] | None = None
+    """One of the benchmarks: training, the max-margin solver, the tangent kernel, transformers on images, or layers of
+    several heads and encoders."""
 
     def run(self) -> int:
         from attnlab.data.writing import check_writable, make_folder, write_json
@@ -33,7 +35,7 @@ class Bench:
             make_folder(self.out.parent)
             check_writable(self.out)
         results = {}
-        for name in ("descent", "margin", "kernel", "vision"):
+        for name in ("descent", "margin", "kernel", "vision", "layers"):
             if self.only not in (None, name):
                 continue
             module = _benchmark(name)

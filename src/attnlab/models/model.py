@@ -188,6 +188,10 @@ class Model(Evaluated, Generic[D]):
         """The model that programs are compiled for: this one, less the settings that enter by `constants`."""
         return self
 
+    def bytes_at_work(self, data: D, weights: Weights) -> int:
+        """What a step of one trial holds beside data and weights, where that is far more than these."""
+        return 0
+
     @property
     def draws(self) -> bool:
         """Is something random in training, drawn by `example.key`: dropout, say?"""

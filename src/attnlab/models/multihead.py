@@ -247,6 +247,11 @@ class MultiHead(Model[Tokens]):
         each = np.swapaxes(np.moveaxis(np.asarray(checked["W"]), -3, 0), -1, -2)  # (G, ..., d, d)
         return [HeadTokens(f"W[{group}]", tokens, W, head=group) for group, W in enumerate(each)]
 
+    def bytes_at_work(self, data: Tokens, weights: Weights) -> int:
+        """Of the logits of every group, sequence, query and token."""
+        groups = weights[self.logits_by].shape[-3]
+        return groups * data.n * data.T * data.T * np.dtype(np.float64).itemsize
+
     def compiled_as(self) -> MultiHead:
         """Any number of heads, and any normalization: they enter as data."""
         return MultiHead(1, self.decoder, head_width=None if self.head_width is None else 1)
@@ -266,7 +271,7 @@ class MultiHead(Model[Tokens]):
         whole = self.whole_heads(weights)
         attention = self.attend(whole["W"], problem.x)
         each = self.decoded(whole["U"], attention, problem.x)
-        return Forward(jnp.einsum("g,gn->n", counts, each) / divisor, attention)
+        return Forward(each @ counts / divisor, jnp.transpose(attention, (3, 0, 2, 1)))
 
     def whole_heads(self, weights: Params) -> Params:
         """{"U", "W"} of every group: themselves, or the products of narrow factors."""
@@ -279,17 +284,21 @@ class MultiHead(Model[Tokens]):
         }
 
     def attend(self, W: Value, x: Array) -> Array:
-        """Attention weights of every query, (G, n, T, T), for W (G, d, d)."""
-        keys = jnp.einsum("nsd,ged->nsge", x, W)  # W x_s
-        return softmax(jnp.einsum("nte,nsge->gnts", x, keys))
+        """Attention weights (n, s, t, G) of tokens s for queries t, for W (G, d, d).
+
+        In this order products come as they are stored, one of all sequences and one of each, and sums over tokens run
+        along all queries and groups at once.
+        """
+        queries = jnp.einsum("ntd,gde->ntge", x, W)  # W^T x_t
+        return softmax(jnp.einsum("nse,ntge->nstg", x, queries), axis=1)
 
     def decoded(self, U: Value, attention: Array, x: Array) -> Array:
-        """<U, A x> of every group and sequence, (G, n)."""
+        """<U, A x> of every sequence and group, (n, G), for attention (n, s, t, G)."""
         if self.decoder == "full":
-            scores = jnp.einsum("gtd,nsd->gnts", U, x)
-            return jnp.sum(attention * scores, axis=(-2, -1))
+            scores = jnp.einsum("nsd,gtd->nstg", x, U)
+            return jnp.sum(attention * scores, axis=(1, 2))
         queries = attention if self.decoder == "pooling" else attention[:, :, -1:]
-        return jnp.einsum("gns,gns->gn", jnp.sum(queries, axis=-2), jnp.einsum("gd,nsd->gns", U, x))
+        return jnp.sum(jnp.sum(queries, axis=2) * jnp.einsum("nsd,gd->nsg", x, U), axis=1)
 
     def records(self, objective: Objective, seen: Seen) -> Params:
         """Metrics of one trial; norms, distances and cosines are over all H heads.

@@ -185,28 +185,31 @@ def _attends(jaxpr: Jaxpr) -> bool:
 
 
 def _through_softmax(logits: Array, axis: int, run: _Run) -> tuple[list[Array], PullBack]:
-    # Tokens go first: rows of a few tokens are many loops of a few turns for XLA, a few tokens of many rows are not.
-    logits = jnp.moveaxis(logits, axis, 0)
-    attention, visible = weights(logits, axis=0), ~jnp.isneginf(logits)
-    run.attention.append(jnp.moveaxis(attention.probs, 0, -1))
+    # Tokens go first if they are last: rows of a few tokens are many loops of a few turns for XLA, a few tokens of
+    # many rows are not.
+    along = 0 if axis == logits.ndim - 1 else axis
+    logits = jnp.moveaxis(logits, axis, along)
+    attention, visible = weights(logits, along), ~jnp.isneginf(logits)
+    run.attention.append(jnp.moveaxis(attention.probs, along, -1))
 
     def back(cotangents: Sequence[Cotangent | None]) -> list[Cotangent]:
         (cotangent,) = cotangents
         assert cotangent is not None
-        by_weights = jnp.moveaxis(cotangent.mantissa, axis, 0)
+        by_weights = jnp.moveaxis(cotangent.mantissa, axis, along)
         # Rows may differ in size by any factor: what is rounding error of one may be all there is of another. And so
         # may tokens: those without weight say nothing of the rounding of the others.
         by_weights = jnp.where(visible, by_weights, 0.0)
-        size = jnp.max(jnp.abs(by_weights), axis=0)
+        size = jnp.max(jnp.abs(by_weights), axis=along, keepdims=True)
         size = jnp.where(size > 0, size, 1.0)
         scaled = by_weights / size
-        of_top = jnp.sum(jnp.where(attention.top, scaled, 0.0), axis=0)
+        of_top = jnp.sum(jnp.where(attention.top, scaled, 0.0), axis=along, keepdims=True)
         rounding = NOISE * (jnp.abs(scaled) + jnp.abs(of_top))
-        to_logits = pull_back(attention, scaled, rounding, jnp.log(size), jnp.ones_like(size), visible, axis=0)
+        size = jnp.squeeze(size, along)
+        to_logits = pull_back(attention, scaled, rounding, jnp.log(size), jnp.ones_like(size), visible, axis=along)
         mantissa, log_scale = to_logits
-        return [Cotangent(jnp.moveaxis(mantissa, 0, axis), cotangent.log_scale + log_scale)]
+        return [Cotangent(jnp.moveaxis(mantissa, along, axis), cotangent.log_scale + log_scale)]
 
-    return [jnp.moveaxis(attention.probs, 0, axis)], back
+    return [jnp.moveaxis(attention.probs, along, axis)], back
 
 
 def _through_linear(

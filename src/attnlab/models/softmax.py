@@ -34,8 +34,8 @@ def first_largest(logits: Array, axis: int = -1) -> Array:
     return index == first
 
 
-def softmax(logits: Array) -> Array:
-    """Softmax along the last axis, with a derivative that stays accurate under saturation.
+def softmax(logits: Array, axis: int = -1) -> Array:
+    """Softmax along the last axis, or another, with a derivative that stays accurate under saturation.
 
     With m the largest token, `S' g = D^T (diag(s) - s s^T) D g`, where `(D g)_t = g_t - g_m`: no cancellation, in
     forward and in reverse mode, and so in derivatives of any order. Logits of -inf give exact zeros.
@@ -48,7 +48,7 @@ def softmax(logits: Array) -> Array:
     logits = jnp.asarray(logits)
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         logits = logits.astype(float)
-    return softmax_p.bind(logits, axis=logits.ndim - 1)
+    return softmax_p.bind(logits, axis=axis % logits.ndim)
 
 
 softmax_p = Primitive("attnlab_softmax")

@@ -38,22 +38,31 @@ def block_size(trials: int, bytes_per_trial: int) -> int:
 
 
 def in_blocks(
-    program: Callable[..., Tree], per_trial: tuple[Tree, ...], *shared: Value | int, compiled: bool, alone: bool = False
+    program: Callable[..., Tree],
+    per_trial: tuple[Tree, ...],
+    *shared: Value | int,
+    compiled: bool,
+    alone: bool = False,
+    at_work: int = 0,
 ) -> Tree:
     """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
 
     `alone` has one trial in each block, for programs that take one at a time; a single one stays in the hands of JAX,
     as copies of a large network cost as much as half a step of it.
 
+    `at_work` is what the program holds of one trial beside its arrays, in bytes: all of it is to fit the cache.
+
     All blocks have one size, so that there is one compilation; the last overlaps the one before it if need be.
     Unless the program is `compiled`, the first block goes ahead alone, so that only one thread compiles.
     """
     leaves = jax.tree.leaves(per_trial)
     trials = leaves[0].shape[0]
-    size = 1 if alone else block_size(trials, sum(leaf.nbytes for leaf in leaves) // trials)
+    size = 1 if alone else block_size(trials, at_work + sum(leaf.nbytes for leaf in leaves) // trials)
     if size > trials:
         twice = jax.tree.map(lambda a: np.concatenate([a, a]), per_trial)
-        return jax.tree.map(lambda a: a[:trials], in_blocks(program, twice, *shared, compiled=compiled))
+        return jax.tree.map(
+            lambda a: a[:trials], in_blocks(program, twice, *shared, compiled=compiled, at_work=at_work)
+        )
     starts = [min(start, trials - size) for start in range(0, trials, size)]
 
     def one(start: int) -> Tree:

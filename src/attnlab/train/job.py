@@ -36,6 +36,7 @@ class Job:
         exact: parameters that cannot be found again from the weights to the last digit.
         batches: how the data are cut into batches; None for steps that see all of them.
         portion: examples that records evaluate at a time; None for all at once.
+        at_work: bytes that a step of one trial holds beside these arrays.
     """
 
     objective: Objective
@@ -51,6 +52,7 @@ class Job:
     exact: tuple[str, ...] = ()
     batches: Batches | None = None
     portion: int | None = None
+    at_work: int = 0
 
 
 def make_job(
@@ -113,6 +115,7 @@ def make_job(
         exact=() if prepared.exact else tuple(start),
         batches=batches,
         portion=portion,
+        at_work=model.bytes_at_work(data, start),
     )
 
 

@@ -177,6 +177,7 @@ class Loop:
             len(lengths),
             compiled=self.compiled,
             alone=alone,
+            at_work=self.job.at_work,
         )
         self.compiled = True
         self.step += sum(lengths)
