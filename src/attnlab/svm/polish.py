@@ -46,6 +46,24 @@ class Factors:
     multipliers: Array
     gap: Array
 
+    @property
+    def W(self) -> Array:
+        """(R, a, b)."""
+        return np.matmul(self.K, self.Q.transpose(0, 2, 1))
+
+
+def certified_gap(stack: Stack, W: Array, multipliers: Array) -> Array:
+    """Relative duality gap of W and l >= 0, (R,): |W|_* / least value times |sum l A| / b.l, minus 1; inf for bad W."""
+    size = spectral_norms(stack.adjoint(multipliers))
+    return _gap(nuclear_norms(W), size, stack.least(stack.values(W)), np.vecdot(stack.bound, multipliers))
+
+
+def _gap(norm: Array, size: Array, least: Array, total: Array) -> Array:
+    """The same from |W|_*, or a bound on it, from |sum l A|, from the least value of W and from b.l."""
+    with np.errstate(all="ignore"):
+        gap = norm * size / (least * total) - 1.0
+    return np.where((least > 0) & (total > 0) & np.isfinite(gap), np.maximum(gap, 0.0), np.inf)
+
 
 def guess_rank(W: Array, M: Array) -> NDArray[np.intp]:
     """How many singular values of the dual matrix M are 1, (R,).
@@ -71,28 +89,47 @@ def guess_tight(stack: Stack, W: Array, multipliers: Array) -> NDArray[np.bool_]
 
 def polish(stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray[np.bool_] | None = None) -> Factors:
     """Newton's method from W and its multipliers, on matrices of this rank; the best iterate of every problem."""
-    _, singular, right = np.linalg.svd(W, full_matrices=False)
+    left, singular, right = np.linalg.svd(W, full_matrices=False)
     norm = singular.sum(-1)
+    root = np.sqrt(singular[:, None, :rank] / norm[:, None, None])
+    K, Q = left[..., :rank] * root, right.transpose(0, 2, 1)[..., :rank] * root
     unit = replace(stack, bound=stack.bound / norm[:, None])
-    Q = right.transpose(0, 2, 1)[..., :rank] * np.sqrt(singular[:, None, :rank] / norm[:, None, None])
-    tight = guess_tight(stack, W, multipliers) if tight is None else tight
+    best = _iterated(unit, Q, multipliers, guess_tight(stack, W, multipliers) if tight is None else tight)
+    rest = np.flatnonzero(best.gap > SHARP)
+    if rest.size:
+        _judge_again(unit[rest], rest, best, K, Q, multipliers)
+    scale = np.sqrt(norm)[:, None, None]
+    return Factors(best.K * scale, best.Q * scale, best.multipliers, best.gap)
+
+
+def _iterated(stack: Stack, Q: Array, multipliers: Array, tight: NDArray[np.bool_]) -> Factors:
+    """The best iterate of each problem, whose nuclear norm is about 1."""
     idle = np.zeros(len(stack), dtype=np.intp)  # steps since the gap last fell
-    now = _Point(unit, Q, multipliers)
+    now = _Point(stack, Q, multipliers)
     best = Factors(now.K, now.Q, now.proper, now.gap)
     for _ in range(STEPS):
         before = best.gap
-        step = _newton(unit, now, tight)
+        step = _newton(stack, now, tight)
         if step is None:
             break
-        now = _Point(unit, *step)
-        _keep_better(now, best)
+        now = _Point(stack, *step)
+        _keep_better(best, now.K, now.Q, now.proper, now.gap)
         idle = np.where(best.gap < before, 0, idle + 1)
         down = (best.gap <= SMALL) & (best.gap > 0.1 * before)
         if (down | (best.gap <= ZERO) | (idle >= IDLE)).all():
             break
-        tight = np.where((best.gap <= SHARP)[:, None], tight, _correct(unit, now, tight))
-    scale = np.sqrt(norm)[:, None, None]
-    return Factors(best.K * scale, best.Q * scale, best.multipliers, best.gap)
+        tight = np.where((best.gap <= SHARP)[:, None], tight, _correct(stack, now, tight))
+    return best
+
+
+def _judge_again(stack: Stack, index: NDArray[np.intp], best: Factors, K: Array, Q: Array, multipliers: Array) -> None:
+    """Gaps by singular values, where K and Q are far from balanced; and the start itself, where no step was better."""
+    some = Factors(best.K[index], best.Q[index], best.multipliers[index], best.gap[index])
+    some.gap = np.minimum(some.gap, certified_gap(stack, some.W, some.multipliers))
+    first = Factors(K[index], Q[index], multipliers[index], some.gap)
+    _keep_better(some, first.K, first.Q, first.multipliers, certified_gap(stack, first.W, first.multipliers))
+    best.K[index], best.Q[index] = some.K, some.Q
+    best.multipliers[index], best.gap[index] = some.multipliers, some.gap
 
 
 class _Point:
@@ -110,24 +147,17 @@ class _Point:
         if (multipliers[:, ~stack.free] < 0).any():
             self.proper = np.where(stack.free, multipliers, np.maximum(multipliers, 0.0))
             size = spectral_norms(stack.adjoint(self.proper))
-        self.gap = self._gap(stack, size)
-
-    def _gap(self, stack: Stack, size: Array) -> Array:
-        """Relative duality gap, (R,), by |K Q^T|_* <= (|K|^2 + |Q|^2) / 2; inf for a W that does not separate."""
-        least = stack.least(self.values)
-        norm = 0.5 * (np.einsum("rij,rij->r", self.K, self.K) + np.einsum("rij,rij->r", self.Q, self.Q))
-        total = np.vecdot(stack.bound, self.proper)
-        with np.errstate(all="ignore"):
-            gap = norm * size / (least * total) - 1.0
-        return np.where((least > 0) & (total > 0) & np.isfinite(gap), np.maximum(gap, 0.0), np.inf)
+        # |K Q^T|_* <= (|K|^2 + |Q|^2) / 2, with equality at the solution.
+        norm = 0.5 * (np.einsum("rij,rij->r", self.K, self.K) + np.einsum("rij,rij->r", Q, Q))
+        self.gap = _gap(norm, size, stack.least(self.values), np.vecdot(stack.bound, self.proper))
 
 
-def _keep_better(now: _Point, best: Factors) -> None:
-    better = now.gap < best.gap
+def _keep_better(best: Factors, K: Array, Q: Array, multipliers: Array, gap: Array) -> None:
+    better = gap < best.gap
     chosen = better[:, None, None]
-    best.K, best.Q = np.where(chosen, now.K, best.K), np.where(chosen, now.Q, best.Q)
-    best.multipliers = np.where(better[:, None], now.proper, best.multipliers)
-    best.gap = np.where(better, now.gap, best.gap)
+    best.K, best.Q = np.where(chosen, K, best.K), np.where(chosen, Q, best.Q)
+    best.multipliers = np.where(better[:, None], multipliers, best.multipliers)
+    best.gap = np.where(better, gap, best.gap)
 
 
 def _correct(stack: Stack, now: _Point, tight: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -262,9 +292,7 @@ def _slowly(
             break
 
 
-def _polish_all(
-    found: Found, index: NDArray[np.intp], stack: Stack, W: Array, multipliers: Array, gap: Array
-) -> None:
+def _polish_all(found: Found, index: NDArray[np.intp], stack: Stack, W: Array, multipliers: Array, gap: Array) -> None:
     """Polish every problem of finite gap, those of one rank together."""
     ready = np.flatnonzero(np.isfinite(gap))
     rank = guess_rank(W[ready], stack[ready].adjoint(multipliers[ready]))
@@ -272,8 +300,7 @@ def _polish_all(
         same = ready[rank == r]
         part = stack if same.size == len(stack) else stack[same]
         done = polish(part, W[same], multipliers[same], int(r))
-        image = np.matmul(done.K, done.Q.transpose(0, 2, 1))
-        _take(found, index[same], image, done.multipliers, done.gap, rank[rank == r])
+        _take(found, index[same], done.W, done.multipliers, done.gap, rank[rank == r])
 
 
 def roughly_nuclear(stack: Stack, target: float, W: Array, multipliers: Array) -> Found:
@@ -292,7 +319,7 @@ def again_nuclear(stack: Stack, W: Array, multipliers: Array, rank: int) -> Foun
     """The solution of one problem from that of nearly the same: a polish of it, with what it misses taken for tight."""
     tight = stack.free | (multipliers > 0) | (stack.values(W) < stack.bound * (1.0 - 1e-12))
     done = polish(stack, W, multipliers, rank, tight)
-    return Found(np.matmul(done.K, done.Q.transpose(0, 2, 1)), done.multipliers, done.gap, np.array([rank]))
+    return Found(done.W, done.multipliers, done.gap, np.array([rank]))
 
 
 def _take(
