@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +36,7 @@ NEVER = 1e-30  # one over the longest step
 
 @dataclass(frozen=True, eq=False)
 class Near:
-    """W (R, a, b) of least value 1 and multipliers (R, N) with |M| = 1, and their gap (R,), inf where none was found."""
+    """W (R, a, b) of least value 1, multipliers (R, N) with |M| = 1, and their gap (R,), inf where none was found."""
 
     W: Array
     multipliers: Array
@@ -62,8 +64,7 @@ def approach(stack: Stack, target: float, W: Array, multipliers: Array) -> Near:
             break
         if not going.all():
             kept = np.flatnonzero(going)
-            left, stack, now = left[kept], stack[kept], now[kept]
-            state = _State(stack, now)
+            left, stack, now, state = left[kept], stack[kept], now[kept], state[kept]
         try:
             _advance(stack, now, state)
         except np.linalg.LinAlgError:
@@ -101,9 +102,11 @@ class _State:
     def __init__(self, stack: Stack, now: _Iterate) -> None:
         self.M = stack.adjoint(now.multipliers)
         self.g = np.matmul(stack.f, self.M)  # M^T f_j, (R, N, b)
-        square = np.matmul(_T(self.M), self.M)
-        self.S = np.eye(square.shape[-1]) - square
-        values, vectors = np.linalg.eigh(np.stack([square, now.R]))
+        both = np.empty((2, *now.R.shape))
+        square = np.matmul(_T(self.M), self.M, out=both[0])
+        both[1] = now.R
+        self.S = _identity(square.shape[-1]) - square
+        values, vectors = np.linalg.eigh(both)
         # Roots of inverses: S^-1 = root root^T. Eigenvalues of M^T M are at most 1 up to rounding.
         self.root = vectors[0] / np.sqrt(np.maximum(1.0 - values[0], 1e-16))[:, None, :]
         self.R_root = vectors[1] / np.sqrt(np.maximum(values[1], 1e-300))[:, None, :]
@@ -116,6 +119,11 @@ class _State:
             gap = np.maximum(norm * self.size / (self.least * total) - 1.0, 0.0)
         self.gap = np.where(self.least > 0, gap, np.inf)
         self.mu = self.complementarity(now.R, self.S, now.slack, now.multipliers)
+
+    def __getitem__(self, index: NDArray[np.intp]) -> _State:
+        some = object.__new__(_State)
+        vars(some).update({name: value[index] for name, value in vars(self).items()})
+        return some
 
     def compared(self, stack: Stack, Y: Array) -> Array:
         """f_j^T M Y z_j, (R, N)."""
@@ -226,11 +234,15 @@ class _System:
         relative to S, it is positive definite as long as 1 - t d - t^2 e is positive.
         """
         now, state = self.now, self.state
-        primal = np.matmul(np.matmul(_T(state.R_root), direction.R), state.R_root)
         moved = np.matmul(direction.M, state.root)
         dual = np.matmul(_T(self.flat), moved)
-        parts = np.stack([-primal, dual + _T(dual), np.matmul(_T(moved), moved)])
-        falls, d, e = np.linalg.eigvalsh(np.where(np.isfinite(parts), parts, 0.0))[..., -1]
+        parts = np.empty((3, *direction.R.shape))
+        np.matmul(np.matmul(_T(state.R_root), -direction.R), state.R_root, out=parts[0])
+        np.add(dual, _T(dual), out=parts[1])
+        np.matmul(_T(moved), moved, out=parts[2])
+        if not isfinite(np.add.reduce(parts, axis=None)):  # one problem must not end the others
+            parts[~np.isfinite(parts)] = 0.0
+        falls, d, e = np.linalg.eigvalsh(parts)[..., -1]
         falls = np.maximum(falls, np.maximum.reduce(-direction.slack / now.slack, axis=-1))
         bends = 0.5 * (d + np.sqrt(d * d + 4.0 * e))
         bends = np.maximum(bends, np.maximum.reduce(-direction.multipliers / now.multipliers, axis=-1))
@@ -246,6 +258,11 @@ def _solver(matrices: Array) -> Callable[[Array], Array]:
             raise np.linalg.LinAlgError("the rows depend on one another")
         return lambda right: dpotrs(factor, right[0], lower=1)[0][None]
     return lambda right: np.linalg.solve(matrices, right[..., None])[..., 0]
+
+
+@lru_cache(maxsize=64)
+def _identity(order: int) -> Array:
+    return np.eye(order)
 
 
 def _T(Y: Array) -> Array:

@@ -103,33 +103,38 @@ def polish(stack: Stack, W: Array, multipliers: Array, rank: int, tight: NDArray
 
 
 def _iterated(stack: Stack, Q: Array, multipliers: Array, tight: NDArray[np.bool_]) -> Factors:
-    """The best iterate of each problem, whose nuclear norm is about 1."""
-    idle = np.zeros(len(stack), dtype=np.intp)  # steps since the gap last fell
+    """The best iterate of each problem, whose nuclear norm is about 1; problems that are done are left out."""
     now = _Point(stack, Q, multipliers)
-    best = Factors(now.K, now.Q, now.proper, now.gap)
+    best = Factors(now.K.copy(), now.Q.copy(), now.proper.copy(), now.gap.copy())
+    left = np.arange(len(stack))
+    idle = np.zeros(len(stack), dtype=np.intp)  # steps since the gap last fell
     for _ in range(STEPS):
-        before = best.gap
         step = _newton(stack, now, tight)
         if step is None:
             break
         now = _Point(stack, *step)
-        _keep_better(best, now.K, now.Q, now.proper, now.gap)
-        idle = np.where(best.gap < before, 0, idle + 1)
-        down = (best.gap <= SMALL) & (best.gap > 0.1 * before)
-        if (down | (best.gap <= ZERO) | (idle >= IDLE)).all():
+        before = best.gap[left]
+        _keep_better(best, left, now.K, now.Q, now.proper, now.gap)
+        gap = best.gap[left]
+        idle = np.where(gap < before, 0, idle + 1)
+        down = (gap <= SMALL) & (gap > 0.1 * before)
+        going = ~(down | (gap <= ZERO) | (idle >= IDLE))
+        if not going.any():
             break
-        tight = np.where((best.gap <= SHARP)[:, None], tight, _correct(stack, now, tight))
+        tight = np.where((gap <= SHARP)[:, None], tight, _correct(stack, now, tight))
+        if not going.all():
+            stack, now = stack[going], now[going]
+            left, idle, tight = left[going], idle[going], tight[going]
     return best
 
 
-def _judge_again(stack: Stack, index: NDArray[np.intp], best: Factors, K: Array, Q: Array, multipliers: Array) -> None:
+def _judge_again(stack: Stack, rest: NDArray[np.intp], best: Factors, K: Array, Q: Array, multipliers: Array) -> None:
     """Gaps by singular values, where K and Q are far from balanced; and the start itself, where no step was better."""
-    some = Factors(best.K[index], best.Q[index], best.multipliers[index], best.gap[index])
-    some.gap = np.minimum(some.gap, certified_gap(stack, some.W, some.multipliers))
-    first = Factors(K[index], Q[index], multipliers[index], some.gap)
-    _keep_better(some, first.K, first.Q, first.multipliers, certified_gap(stack, first.W, first.multipliers))
-    best.K[index], best.Q[index] = some.K, some.Q
-    best.multipliers[index], best.gap[index] = some.multipliers, some.gap
+    exact = certified_gap(stack, best.W[rest], best.multipliers[rest])
+    best.gap[rest] = np.minimum(best.gap[rest], exact)
+    K, Q, multipliers = K[rest], Q[rest], multipliers[rest]
+    gap = certified_gap(stack, np.matmul(K, Q.transpose(0, 2, 1)), multipliers)
+    _keep_better(best, rest, K, Q, multipliers, gap)
 
 
 class _Point:
@@ -151,13 +156,17 @@ class _Point:
         norm = 0.5 * (np.einsum("rij,rij->r", self.K, self.K) + np.einsum("rij,rij->r", Q, Q))
         self.gap = _gap(norm, size, stack.least(self.values), np.vecdot(stack.bound, self.proper))
 
+    def __getitem__(self, index: NDArray[np.bool_]) -> _Point:
+        some = object.__new__(_Point)
+        vars(some).update({name: value[index] for name, value in vars(self).items()})
+        return some
 
-def _keep_better(best: Factors, K: Array, Q: Array, multipliers: Array, gap: Array) -> None:
-    better = gap < best.gap
-    chosen = better[:, None, None]
-    best.K, best.Q = np.where(chosen, K, best.K), np.where(chosen, Q, best.Q)
-    best.multipliers = np.where(better[:, None], multipliers, best.multipliers)
-    best.gap = np.where(better, gap, best.gap)
+
+def _keep_better(best: Factors, index: NDArray[np.intp], K: Array, Q: Array, multipliers: Array, gap: Array) -> None:
+    better = gap < best.gap[index]
+    index = index[better]
+    best.K[index], best.Q[index] = K[better], Q[better]
+    best.multipliers[index], best.gap[index] = multipliers[better], gap[better]
 
 
 def _correct(stack: Stack, now: _Point, tight: NDArray[np.bool_]) -> NDArray[np.bool_]:
