@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,23 +53,22 @@ def approach(stack: Stack, target: float, W: Array, multipliers: Array) -> Near:
     found = Near(np.zeros_like(W), multipliers.copy(), np.full(trials, np.inf))
     now = _start(stack, W, multipliers)
     left = np.arange(trials)
-    for _ in range(STEPS):
-        state = _State(stack, now)
-        done = state.gap <= target
-        if done.any():
-            found.W[left[done]] = (state.M @ now.R / state.least[:, None, None])[done]
-            found.multipliers[left[done]] = (now.multipliers / state.size[:, None])[done]
-            found.gap[left[done]] = state.gap[done]
-        going = ~done & np.isfinite(state.mu)
-        if not going.any():
-            break
-        if not going.all():
-            kept = np.flatnonzero(going)
-            left, stack, now, state = left[kept], stack[kept], now[kept], state[kept]
-        try:
+    try:
+        for _ in range(STEPS):
+            state = _State(stack, now)
+            done = state.gap <= target
+            if done.any():
+                found.W[left[done]] = (state.M @ now.R / state.least[:, None, None])[done]
+                found.multipliers[left[done]] = (now.multipliers / state.size[:, None])[done]
+                found.gap[left[done]] = state.gap[done]
+            going = np.flatnonzero(~done & np.isfinite(state.mu))
+            if not going.size:
+                break
+            if going.size < len(left):
+                left, stack, now, state = left[going], stack[going], now[going], state[going]
             _advance(stack, now, state)
-        except np.linalg.LinAlgError:
-            break
+    except np.linalg.LinAlgError:
+        pass  # what is left is given up
     return found
 
 
@@ -153,10 +153,12 @@ def _advance(stack: Stack, now: _Iterate, state: _State) -> None:
     # Nearer to the boundary the better the step was.
     reach = 0.9 + 0.09 * np.minimum(np.minimum(primal, dual), 1.0)
     primal, dual = np.minimum(reach * primal, 1.0), np.minimum(reach * dual, 1.0)
-    now.R = now.R + _last(primal, second.R) * second.R
-    now.slack = now.slack + primal[:, None] * second.slack
-    now.multipliers = now.multipliers + dual[:, None] * second.multipliers
-    now.step = np.minimum(primal, dual)
+    moved = np.isfinite(np.einsum("rij->r", second.R) + np.add.reduce(second.multipliers, axis=-1))
+    now.R = np.where(_last(moved, second.R), now.R + _last(primal, second.R) * second.R, now.R)
+    now.slack = np.where(moved[:, None], now.slack + primal[:, None] * second.slack, now.slack)
+    change = dual[:, None] * second.multipliers
+    now.multipliers = np.where(moved[:, None], now.multipliers + change, now.multipliers)
+    now.step = np.where(moved, np.minimum(primal, dual), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,6 +280,6 @@ def _inner(X: Array, Y: Array) -> Array:
     return np.vecdot(X.reshape(len(X), -1), Y.reshape(len(Y), -1))
 
 
-def _last(value: Array, like: Array) -> Array:
+def _last(value: NDArray[Any], like: Array) -> Array:
     """One number per problem, shaped to multiply `like`."""
     return value.reshape(-1, *[1] * (like.ndim - 1))
