@@ -118,11 +118,11 @@ def _iterated(stack: Stack, Q: Array, multipliers: Array, tight: NDArray[np.bool
         gap = best.gap[left]
         idle = np.where(gap < before, 0, idle + 1)
         down = (gap <= SMALL) & (gap > 0.1 * before)
-        going = ~(down | (gap <= ZERO) | (idle >= IDLE))
-        if not going.any():
+        going = np.flatnonzero(~(down | (gap <= ZERO) | (idle >= IDLE)))
+        if not going.size:
             break
         tight = np.where((gap <= SHARP)[:, None], tight, _correct(stack, now, tight))
-        if not going.all():
+        if going.size < len(left):
             stack, now = stack[going], now[going]
             left, idle, tight = left[going], idle[going], tight[going]
     return best
@@ -156,7 +156,7 @@ class _Point:
         norm = 0.5 * (np.einsum("rij,rij->r", self.K, self.K) + np.einsum("rij,rij->r", Q, Q))
         self.gap = _gap(norm, size, stack.least(self.values), np.vecdot(stack.bound, self.proper))
 
-    def __getitem__(self, index: NDArray[np.bool_]) -> _Point:
+    def __getitem__(self, index: NDArray[np.intp]) -> _Point:
         some = object.__new__(_Point)
         vars(some).update({name: value[index] for name, value in vars(self).items()})
         return some
