@@ -259,7 +259,7 @@ def _solver(matrices: Array) -> Callable[[Array], Array]:
         if failed:
             raise np.linalg.LinAlgError("the rows depend on one another")
         return lambda right: dpotrs(factor, right[0], lower=1)[0][None]
-    return lambda right: np.linalg.solve(matrices, right[..., None])[..., 0]
+    return lambda right: np.asarray(np.linalg.solve(matrices, right[..., None])[..., 0], dtype=np.float64)
 
 
 @lru_cache(maxsize=64)
