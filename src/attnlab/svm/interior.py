@@ -74,15 +74,18 @@ class Stack:
 
     def adjoint(self, multipliers: Array) -> Array:
         """sum_j l_j f_j z_j^T, (R, a, b)."""
-        starts, present = self._starts
-        gathered = np.add.reduceat(multipliers[..., None] * self.f, starts, axis=1)  # (R, queries that have rows, a)
-        return np.matmul(gathered.transpose(0, 2, 1), present)
+        return np.matmul((multipliers[..., None] * self.f).transpose(0, 2, 1), self.z)
 
     @cached_property
-    def _starts(self) -> tuple[NDArray[np.intp], Array]:
-        """Where the rows of each query begin, and the queries that have any, (R, present, b)."""
-        starts = np.flatnonzero(np.diff(self.query, prepend=-1))
-        return starts, self.queries.take(self.query[starts], axis=1)
+    def f_gram(self) -> Array:
+        """f_i . f_j, (R, N, N)."""
+        return np.matmul(self.f, self.f.transpose(0, 2, 1))
+
+    @cached_property
+    def pairs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Where rows i and j find the entry of their queries in a flat (M, M) array, and in a flat (N, M) one."""
+        M = self.queries.shape[1]
+        return self.query[:, None] * M + self.query, np.arange(len(self.query))[:, None] * M + self.query
 
     def least(self, values: Array) -> Array:
         """The least value over its bound among the inequalities, (R,); -1 where an equality does not hold."""
@@ -142,8 +145,8 @@ def start(stack: Stack, W: Array | None = None, multipliers: Array | None = None
     given, make a better start: both are mixed with the plain one, to be well inside.
     """
     trials, N, a = stack.f.shape
-    equal = _shrunk(stack, np.where(stack.free, 0.0, stack.bound))
-    inside = 0.5 * equal if multipliers is None else 0.4 * equal + 0.5 * _shrunk(stack, multipliers)
+    equal = shrunk(stack, np.where(stack.free, 0.0, stack.bound))
+    inside = 0.5 * equal if multipliers is None else 0.4 * equal + 0.5 * shrunk(stack, multipliers)
     value = np.einsum("rj,rj->r", stack.bound, inside)
     n = a + stack.queries.shape[-1]
     X = np.broadcast_to(np.eye(n), (trials, n, n))
@@ -159,7 +162,7 @@ def start(stack: Stack, W: Array | None = None, multipliers: Array | None = None
     )  # fmt: skip
 
 
-def _shrunk(stack: Stack, multipliers: Array) -> Array:
+def shrunk(stack: Stack, multipliers: Array) -> Array:
     """The multipliers scaled to |sum l A| = 1, or less where the rows nearly cancel."""
     size = spectral_norms(stack.adjoint(multipliers))
     return multipliers / np.maximum(size, 1e-3 * np.abs(multipliers).sum(-1))[:, None]
