@@ -22,6 +22,7 @@ import jax
 import pytest
 from jax._src import compiler
 from jax.experimental.compilation_cache import compilation_cache
+from joblib.externals.loky import reusable_executor
 
 from attnlab.store.compiled import drop_broken
 from attnlab.train.program import MOST_MAPS, memory_maps
@@ -58,8 +59,11 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def _private_store(tmp_path, monkeypatch):
-    """No test reads or writes the user's own runs."""
+    """No test reads or writes the user's own runs; and none gets processes that know those of another test."""
     monkeypatch.setenv("ATTNLAB_STORE", str(tmp_path / "attnlab-store"))
+    yield
+    if reusable_executor._executor is not None:
+        reusable_executor._executor.shutdown(wait=True, kill_workers=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
