@@ -102,8 +102,8 @@ FAULTS = [
     Fault(
         "multihead-C-DEC",
         "models.multihead:MultiHead.decoded",
-        'jnp.einsum("gtd,nsd->gnts", U, x)',
-        'jnp.einsum("gtd,nsd->gnts", U + 1e-3, x)',
+        'jnp.einsum("nsd,gtd->nstg", x, U)',
+        'jnp.einsum("nsd,gtd->nstg", x, U + 1e-3)',
         "an offset of U",
     ),
     Fault(

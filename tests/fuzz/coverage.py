@@ -210,6 +210,7 @@ PROTOCOL = {
     "accepts",
     "as_shown",
     "at",
+    "bytes_at_work",
     "check",
     "columns",
     "check_trainable",

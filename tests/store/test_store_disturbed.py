@@ -42,7 +42,11 @@ def test_crowds_disks_and_ctrl_c_everywhere():
 
 
 def square_and_vanish(config):
-    """The process that comes to x = 2 is killed, once another result is there."""
+    """The process that comes to x = 2 is killed, once another result is there.
+
+    A process that was started for an earlier call has the environment of that time: the folder comes with the call.
+    """
+    os.environ["STORE_WORK"] = config["folder"]
     if config["x"] == 2:
         w.wait_until(lambda: w.finished() >= 1)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -53,7 +57,7 @@ def test_a_lost_process_is_told_and_what_is_finished_is_kept(tmp_path, monkeypat
     monkeypatch.setenv("STORE_WORK", str(tmp_path))
     monkeypatch.setenv("ATTNLAB_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    store, configs = Store(), [{"x": x} for x in range(3)]
+    store, configs = Store(), [{"x": x, "folder": str(tmp_path)} for x in range(3)]
     with pytest.raises(StoreError, match="process that was computing is gone") as caught:
         store.map("squares", square_and_vanish, configs, jobs=2)
     assert "hint: what was finished is kept" in str(caught.value)

@@ -205,7 +205,7 @@ class Encoder(Network):
             heads.append(HeadTokens(f"block {block + 1}", tokens, W, layer=block))
         return heads
 
-    def entering(self, weights: Params, x: Array) -> list[Array]:
+    def _states(self, weights: Params, x: Array) -> list[Array]:
         """The tokens (n, T, c) that each block attends to."""
         states = [x]
         for block in range(self.depth - 1):
@@ -230,7 +230,7 @@ class Encoder(Network):
 
 def _entering(model: Encoder, weights: Weights, problem: Problem, trials: int | None) -> list[np.ndarray]:
     """The tokens that enter each block, with the trial axis of the data."""
-    states = jax.jit(model.entering if trials is None else jax.vmap(model.entering))(weights, problem.x)
+    states = jax.jit(model._states if trials is None else jax.vmap(model._states))(weights, problem.x)
     return [np.asarray(state) for state in states]
 
 
