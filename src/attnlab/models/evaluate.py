@@ -146,6 +146,10 @@ def _forwarded(objective: Objective, params: Params, problem: Problem, batch: bo
         seen = objective.evaluate(params, problem)
         return Forward(seen.outputs, seen.attention, seen.hidden)
 
+    if batch and problem.y.shape[0] == 1:
+        # XLA sums in another order along an axis of trials of length one than along any other, or none.
+        alone = jax.tree.map(lambda array: array[0], (params, problem))
+        return jax.tree.map(lambda array: array[None], one(*alone))
     return (jax.vmap(one) if batch else one)(params, problem)
 
 

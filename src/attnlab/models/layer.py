@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attnlab.data.directions import misalignment_of_units, unit
+from attnlab.models.lanes import Lanes, fit_lanes
 from attnlab.models.layer_problem import Evaluation, LayerProblem, View
 from attnlab.models.losses import MarginLoss
 from attnlab.models.motion import Motion, layer_motion
@@ -123,6 +124,14 @@ class Layer:
             log_scale["u"] = scale
         ordered = {name: mantissa[name] for name in params}
         return normalized(ordered, log_scale), Evaluation(logits, w, margins, problem.y * margins)
+
+    def has_lanes(self, problem: LayerProblem, params: Params) -> bool:
+        """Can `lanes` take these trials?"""
+        return self.linear and not self.train_head and fit_lanes(problem, params)
+
+    def lanes(self, problem: LayerProblem) -> Lanes:
+        """The steps of a block of trials, given with trials first, by `Lanes.gradient`."""
+        return Lanes.of(problem)
 
     def value(self, problem: LayerProblem, evaluation: Evaluation) -> Array:
         """Mean over sequences of the summed loss of their queries."""

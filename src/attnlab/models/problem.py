@@ -17,6 +17,7 @@ from attnlab.models.reverse import attention_weights, scaled_vjp
 from attnlab.models.scaled import Params, ScaledGradient, in_single, normalized
 
 if TYPE_CHECKING:
+    from attnlab.models.lanes import Lanes
     from attnlab.models.model import Model
 
 
@@ -223,6 +224,14 @@ class Objective:
             return normalized(mantissa, scales)
 
         return forward, back
+
+    def has_lanes(self, problem: Problem, params: Params) -> bool:
+        """Can gradients be computed with trials along the last axis? See `attnlab.models.lanes`."""
+        return False
+
+    def lanes(self, problem: Problem) -> Lanes:
+        """What computes them, for trials that `has_lanes` accepts."""
+        raise NotImplementedError(f"{self.model!r} has no lanes")
 
     def value(self, problem: Problem, forward: Forward) -> Array:
         """The objective."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from numpy.typing import ArrayLike
 
 Value: TypeAlias = Array | np.ndarray
@@ -85,7 +89,46 @@ def _of_order_one(leaf: Array) -> tuple[Array, Array]:
 
 def norm(leaf: Value) -> Array:
     """Euclidean norm of one leaf whose entries are of order one."""
-    return jnp.sqrt(jnp.sum(jnp.square(leaf)))
+    return jnp.sqrt(squares_p.bind(jnp.asarray(leaf)))
+
+
+def in_fixed_order(terms: Iterable[Array]) -> Array:
+    """Their sum, from the first to the last: XLA orders the terms of a reduction as suits the shape of a batch."""
+    return reduce(add, terms)
+
+
+# The sum of the squares of an array. A primitive of its own, to know where the trials of a batch are: see `_batched`.
+squares_p = Primitive("attnlab_squares")
+
+
+def _squares(array: Array) -> Array:
+    return jnp.sum(jnp.square(array))
+
+
+def _squares_derivative(primals: tuple[Array], tangents: tuple[Array | ad.Zero]) -> tuple[Array, Array]:
+    (array,), (tangent,) = primals, tangents
+    squares = squares_p.bind(array)
+    if isinstance(tangent, ad.Zero):
+        return squares, jnp.zeros_like(squares)
+    return squares, 2.0 * jnp.sum(array * tangent)
+
+
+def _batched(arrays: tuple[Array], batch_axes: tuple[int]) -> tuple[Array, int]:
+    """Trials along the last axis are lanes (see `attnlab.models.lanes`), whose sums have a fixed order."""
+    (array,), (trials,) = arrays, batch_axes
+    squares = jnp.square(array)
+    if trials != array.ndim - 1:
+        return jnp.sum(squares, axis=[axis for axis in range(array.ndim) if axis != trials]), 0
+    while squares.ndim > 1:
+        squares = in_fixed_order(squares[k] for k in range(squares.shape[0]))
+    return squares, 0
+
+
+squares_p.def_impl(jax.jit(_squares))
+squares_p.def_abstract_eval(lambda array: array.update(shape=(), weak_type=False))
+mlir.register_lowering(squares_p, mlir.lower_fun(_squares, multiple_results=False))
+ad.primitive_jvps[squares_p] = _squares_derivative
+batching.primitive_batchers[squares_p] = _batched
 
 
 def log_norm(mantissa: Array, log_scale: Array) -> Array:

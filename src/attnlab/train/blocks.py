@@ -18,6 +18,9 @@ from attnlab.models.scaled import Tree, Value
 # The block size follows from the shapes alone, never from the machine: same configuration, same numbers.
 BLOCK_BYTES = 128 * 1024
 MAX_BLOCK = 16
+MAX_LANES = 64
+LANE_BYTES = 1024 * 1024
+VECTOR = 8  # float64 numbers in the widest registers
 THREADS = "ATTNLAB_THREADS"
 
 
@@ -37,6 +40,21 @@ def block_size(trials: int, bytes_per_trial: int) -> int:
     return min(fitting, max(trials, 2))
 
 
+def lane_count(trials: int, bytes_per_trial: int) -> int:
+    """How many trials to run together along the last axis, in blocks of about one size.
+
+    Whole vectors of them: what is left over of a vector is computed by other instructions, which round differently.
+    """
+    most = MAX_LANES
+    while most > VECTOR and most * bytes_per_trial > LANE_BYTES:
+        most //= 2
+    blocks = -(-trials // most)
+    share = -(-trials // blocks)
+    if share <= VECTOR:
+        return max(2, 1 << (share - 1).bit_length())
+    return -(-share // VECTOR) * VECTOR
+
+
 def in_blocks(
     program: Callable[..., Tree],
     per_trial: tuple[Tree, ...],
@@ -44,11 +62,14 @@ def in_blocks(
     compiled: bool,
     alone: bool = False,
     at_work: int = 0,
+    lanes: bool = False,
 ) -> Tree:
     """`program(*per_trial, *shared)` with every array of `per_trial` and of the result cut along its trial axis.
 
     `alone` has one trial in each block, for programs that take one at a time; a single one stays in the hands of JAX,
     as copies of a large network cost as much as half a step of it.
+
+    `lanes` says that the program has the trials along the last axis.
 
     `at_work` is what the program holds of one trial beside its arrays, in bytes: all of it is to fit the cache.
 
@@ -57,12 +78,13 @@ def in_blocks(
     """
     leaves = jax.tree.leaves(per_trial)
     trials = leaves[0].shape[0]
-    size = 1 if alone else block_size(trials, at_work + sum(leaf.nbytes for leaf in leaves) // trials)
+    bytes_per_trial = at_work + sum(leaf.nbytes for leaf in leaves) // trials
+    size = 1 if alone else (lane_count if lanes else block_size)(trials, bytes_per_trial)
     if size > trials:
-        twice = jax.tree.map(lambda a: np.concatenate([a, a]), per_trial)
-        return jax.tree.map(
-            lambda a: a[:trials], in_blocks(program, twice, *shared, compiled=compiled, at_work=at_work)
-        )
+        again = np.arange(size) % trials
+        repeated = jax.tree.map(lambda array: np.asarray(array)[again], per_trial)
+        results = in_blocks(program, repeated, *shared, compiled=compiled, at_work=at_work, lanes=lanes)
+        return jax.tree.map(lambda array: array[:trials], results)
     starts = [min(start, trials - size) for start in range(0, trials, size)]
 
     def one(start: int) -> Tree:

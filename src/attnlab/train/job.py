@@ -37,6 +37,7 @@ class Job:
         batches: how the data are cut into batches; None for steps that see all of them.
         portion: examples that records evaluate at a time; None for all at once.
         at_work: bytes that a step of one trial holds beside these arrays.
+        lanes: can the objective take trials along the last axis?
     """
 
     objective: Objective
@@ -53,6 +54,7 @@ class Job:
     batches: Batches | None = None
     portion: int | None = None
     at_work: int = 0
+    lanes: bool = False
 
 
 def make_job(
@@ -116,6 +118,7 @@ def make_job(
         batches=batches,
         portion=portion,
         at_work=model.bytes_at_work(data, start),
+        lanes=batches is None and prepared.objective.has_lanes(problem, params),
     )
 
 

@@ -72,6 +72,8 @@ class Loop:
         self.watching = not isinstance(rule, StepRule) and not by_batches
         # What a rule does on one batch does not tell what it will do on the next.
         self.settles = getattr(rule, "settles", False) and not by_batches
+        # A foreign rule may add up what it likes in an order that depends on the number of lanes.
+        self.in_lanes = job.lanes and isinstance(rule, StepRule)
         if job.batches is not None:
             self.state = (self.state, Feed.start(job.batches, seed, trials or 1))
         elif self.watching:
@@ -178,6 +180,7 @@ class Loop:
             compiled=self.compiled,
             alone=alone,
             at_work=self.job.at_work,
+            lanes=self.in_lanes,
         )
         self.compiled = True
         self.step += sum(lengths)
@@ -197,6 +200,7 @@ class Loop:
             batches=self.job.batches,
             portion=self.job.portion,
             tester=self.job.tester,
+            lanes=self.in_lanes,
         )
 
     def _lost(self) -> np.ndarray:

@@ -7,12 +7,13 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attnlab.models.lanes import in_lanes, trials_first
 from attnlab.models.problem import Objective, Seen
 from attnlab.models.scaled import Params, ScaledGradient, Tree, total_log_norm
 from attnlab.train.batches import Batches, Proposal, next_batch, stochastic_step
@@ -37,6 +38,7 @@ class Plan:
         batches: how the data are cut; None for steps that see all of them.
         portion: examples that records evaluate at a time; None for all at once.
         tester: the objective of the test examples; None without.
+        lanes: are trials along the last axis? See `attnlab.models.lanes`.
     """
 
     update: Callable[..., tuple[Tree, Tree]]
@@ -47,6 +49,38 @@ class Plan:
     batches: Batches | None = None
     portion: int | None = None
     tester: Objective | None = None
+    lanes: bool = False
+
+
+class Intervals(NamedTuple):
+    """The next steps of a run: `lengths[i]` steps and then a record, for i below `count`."""
+
+    begin: Array
+    lengths: Array
+    count: Array
+    recording: bool
+
+    def through(
+        self,
+        params: Params,
+        state: Tree,
+        step: Callable[[Array, tuple[Params, Tree]], tuple[Params, Tree]],
+        measured: Callable[[Array, Array, Params, Tree], dict[str, Array]],
+    ) -> tuple[Params, Tree, dict[str, Array]]:
+        """Parameters and state after all of them, and what `measured(i, at, params, state)` gave at their ends."""
+
+        def interval(i: Array, carry: tuple[Array, Params, Tree, Tree]) -> tuple[Array, Params, Tree, Tree]:
+            at, params, state, records = carry
+            reached = at + self.lengths[i]
+            params, state = jax.lax.fori_loop(at, reached, step, (params, state))
+            if self.recording:
+                now = measured(i, reached, params, state)
+                records = jax.tree.map(lambda all, one: all.at[i].set(one), records, now)
+            return reached, params, state, records
+
+        shapes = jax.eval_shape(measured, 0, self.begin, params, state) if self.recording else {}
+        none_yet = jax.tree.map(lambda one: jnp.zeros((*self.lengths.shape, *one.shape), one.dtype), shapes)
+        return jax.lax.fori_loop(0, self.count, interval, (self.begin, params, state, none_yet))[1:]
 
 
 def _advance(
@@ -133,25 +167,75 @@ def _advance(
             nothing = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
             return jax.lax.cond(wanted, lambda: measured(at, params, state), lambda: nothing)
 
-        def interval(i: Array, carry: tuple[Array, Params, Tree, Tree]) -> tuple[Array, Params, Tree, Tree]:
-            at, params, state, records = carry
-            reached = at + lengths[i]
-            params, state = jax.lax.fori_loop(at, reached, step, (params, state))
-            if plan.recording:
-                now = measured_if(recorded[i], reached, params, state)
-                records = jax.tree.map(lambda all, one: all.at[i].set(one), records, now)
-            return reached, params, state, records
-
         shapes = jax.eval_shape(measured, begin, params, state) if plan.recording else {}
-        none_yet = jax.tree.map(lambda one: jnp.zeros((*lengths.shape, *one.shape), one.dtype), shapes)
-        return jax.lax.fori_loop(0, count, interval, (begin, params, state, none_yet))[1:]
+        return intervals.through(params, state, step, lambda i, *at: measured_if(recorded[i], *at))
 
+    intervals = Intervals(begin, lengths, count, plan.recording)
     every = (problem, params, state, compared, targets, test)
+    if plan.lanes:
+        return _advance_in_lanes(*every, intervals, objective=objective, plan=plan)
     if plan.portion is None:
         return jax.vmap(trial)(*every)
     # One large network at a time: an axis of trials of length 1 only makes its program slower.
     alone = jax.tree.map(lambda array: array[0], every)
     return jax.tree.map(lambda array: jnp.asarray(array)[None], trial(*alone))
+
+
+def _advance_in_lanes(
+    problem: Tree,
+    params: Params,
+    state: Tree,
+    compared: Tree,
+    targets: dict[str, Tree],
+    test: Tree,
+    intervals: Intervals,
+    *,
+    objective: Objective,
+    plan: Plan,
+) -> tuple[Params, Tree, dict[str, Array]]:
+    """The same with the trials along the last axis while steps are taken; what comes and goes has them first."""
+    lanes = objective.lanes(problem)
+
+    def propose(at: Array, params: Params, state: Tree) -> tuple[Params, Tree, ScaledGradient]:
+        gradient = lanes.gradient(params, objective.loss, at)
+
+        def loss(problem: Tree, params: Params) -> dict[str, Array]:
+            forward = objective.evaluate(params, problem)
+            return {"value": objective.value(problem, forward), "log_excess": objective.log_excess(problem, forward)}
+
+        def update(gradient: ScaledGradient, state: Tree, params: Params, loss: Params) -> tuple[Params, Tree]:
+            return plan.update(gradient.mantissa, state, params, log_scale=gradient.log_scale, **loss)
+
+        # XLA leaves out what a rule does not read.
+        losses = jax.vmap(loss)(problem, trials_first(params))
+        moves, next_state = jax.vmap(update, in_axes=-1, out_axes=-1)(gradient, state, params, losses)
+        return moves, next_state, gradient
+
+    def step(at: Array, carry: tuple[Params, Tree]) -> tuple[Params, Tree]:
+        params, state = carry
+        moves, next_state, _ = propose(at, params, state)
+        return moved(params, moves), like(next_state, state)
+
+    def measured(_: Array, at: Array, params: Params, state: Tree) -> dict[str, Array]:
+        moves, _, gradient = propose(at, params, state)
+
+        def of_one(
+            problem: Tree,
+            params: Params,
+            gradient: ScaledGradient,
+            moves: Params,
+            compared: Tree,
+            targets: Tree,
+            test: Tree,
+        ) -> dict[str, Array]:
+            forward = objective.evaluate(params, problem)
+            seen = Seen(problem, params, gradient, forward, moves, compared, targets, test=test)
+            return measure(objective, seen, plan.user, plan.tester)
+
+        here = trials_first((params, gradient, moves))
+        return jax.vmap(of_one, out_axes=-1)(problem, *here, compared, targets, test)
+
+    return trials_first(intervals.through(in_lanes(params), in_lanes(state), step, measured))
 
 
 advance = jax.jit(_advance, static_argnames=("objective", "plan"))
