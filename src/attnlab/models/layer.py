@@ -127,7 +127,7 @@ class Layer:
 
     def has_lanes(self, problem: LayerProblem, params: Params) -> bool:
         """Can `lanes` take these trials?"""
-        return self.linear and not self.train_head and fit_lanes(problem, params)
+        return self.linear and not self.train_head and problem.powers is None and fit_lanes(problem, params)
 
     def lanes(self, problem: LayerProblem) -> Lanes:
         """The steps of a block of trials, given with trials first, by `Lanes.gradient`."""
