@@ -91,8 +91,8 @@ class Lanes(NamedTuple):
         """The gradient of the objective of every trial, at step `at`: mantissas (..., R) and log-scales (R,)."""
         apart = Apart(at)
         logits, queries = self._logits(params, apart)
-        to_logits, log_scale = self._to_logits(logits, loss)
-        mantissas = self._to_params(apart(lambda h: h, to_logits), params, queries, apart)
+        to_logits, log_scale = self._to_logits(logits, loss, apart)
+        mantissas = self._to_params(to_logits, params, queries, apart)
         return _normalized({name: mantissas[name] for name in params}, log_scale)
 
     def _logits(self, params: Params, apart: Apart) -> tuple[Array, Array | None]:
@@ -111,12 +111,17 @@ class Lanes(NamedTuple):
             logits = jnp.where(self.visible, logits, -jnp.inf)
         return logits, queries
 
-    def _to_logits(self, logits: Array, loss: MarginLoss) -> tuple[Array, Array]:
-        """The gradient by the logits, (n, K, T, R) of order one, and its log-scale (R,)."""
+    def _to_logits(self, logits: Array, loss: MarginLoss, apart: Apart) -> tuple[Array, Array]:
+        """The gradient by the logits, (n, K, T, R) of order one, and its log-scale (R,).
+
+        Token t of a row has `e_t` of the weight of its top token, and `r_t = e_t / e_peak`. With `g_t` what it gains
+        above the top one, `mean = sum r_t g_t` and `total = sum e_t` the pull on it is in proportion to
+        `r_t (g_t - e_peak mean / total)`, and that on the top one to `-mean / total`: together they are zero.
+        """
         largest = jnp.max(logits, axis=TOKENS, keepdims=True)
         shifted = logits - largest
         top = _first(logits == largest)
-        top_gain = _sum(jnp.where(top, self.gain, 0.0))
+        top_gain = jnp.max(jnp.where(top, self.gain, -jnp.inf), axis=TOKENS, keepdims=True)
         above = self.gain - top_gain
         differs = jnp.abs(above) > self.rounding[:, :, None]
         differs = differs if self.visible is None else differs & self.visible
@@ -127,18 +132,18 @@ class Lanes(NamedTuple):
         relative = jnp.where(differs, exponentials, 0.0)
         # A twin, as good as the top token, may hold half the weight; only the mean pulls it, which is of order peak.
         twin = jnp.where(differs | top, 0.0, exponentials)
+        twins, others, mean = apart(_sums, twin, relative, relative * above)
         peak = jnp.exp(peak_or_one)
-        total = 1.0 + _sum(twin) + peak * _sum(relative)
-        mean = _sum(relative * above)
+        total = 1.0 + twins + peak * others
         mixed = peak * mean / total  # what the other tokens add to the margin
         margins = self.shared + (top_gain + mixed)[:, :, 0]
         log_slope, sign = jax.vmap(lambda u: (loss.log_slope(u), loss.slope_sign(u)), -1, -1)(margins)
         # The objective averages over sequences.
-        log_row = log_peak[:, :, 0] - jnp.log(total[:, :, 0]) + log_slope - math.log(logits.shape[0])
+        log_row = log_peak[:, :, 0] + log_slope - math.log(logits.shape[0])
         log_scale = finite_scale(jnp.max(log_row, axis=(0, 1)))
-        row = (sign * jnp.exp(log_row - log_scale))[:, :, None]
-        off = row * (relative * (above - mixed) - twin * (mean / total))
-        return jnp.where(top, -_sum(off), off), log_scale
+        row = (sign * jnp.exp(log_row - log_scale))[:, :, None] / total
+        pull = jnp.where(top, -mean / total, relative * (above - mixed) - twin * (mean / total))
+        return apart(jnp.multiply, row, pull), log_scale
 
     def _to_params(self, to_logits: Array, params: Params, queries: Array | None, apart: Apart) -> dict[str, Array]:
         """From the gradient by the logits to that by the parameters."""
@@ -165,10 +170,14 @@ class Apart:
     def __init__(self, at: Array) -> None:
         self.always = at >= 0  # a step that only the running program knows
 
-    def __call__(self, function: Callable[..., Array], *operands: Any) -> Array:
+    def __call__(self, function: Callable[..., Any], *operands: Any) -> Any:
         """`function(*operands)`."""
-        shape = jax.eval_shape(function, *operands)
-        return jax.lax.cond(self.always, function, lambda *_: jnp.zeros(shape.shape, shape.dtype), *operands)
+        shapes = jax.eval_shape(function, *operands)
+
+        def never(*_: Any) -> Any:
+            return jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+
+        return jax.lax.cond(self.always, function, never, *operands)
 
     def einsum(self, spec: str, a: Any, b: Any) -> Array:
         """`jnp.einsum` of two arrays with lanes: `spec` names all axes but the last, in the order of the result."""
@@ -200,9 +209,9 @@ def lane_einsum(spec: str, a: Array, b: Array) -> Array:
     return in_fixed_order(part(a, of_a, at) * part(b, of_b, at) for at in terms)
 
 
-def _sum(array: Array) -> Array:
-    """Over the tokens, (n, K, 1, R)."""
-    return in_fixed_order(array[:, :, t] for t in range(array.shape[TOKENS]))[:, :, None]
+def _sums(*arrays: Array) -> list[Array]:
+    """Of each over the tokens, (n, K, 1, R)."""
+    return [in_fixed_order(array[:, :, t : t + 1] for t in range(array.shape[TOKENS])) for array in arrays]
 
 
 def _first(marked: Array) -> Array:
