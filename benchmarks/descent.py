@@ -1,11 +1,16 @@
-"""Training attention: attnlab against a plain PyTorch loop, in one run on one machine.
+"""Training one attention layer: attnlab beside what an expert writes, in one run on one machine.
 
-Each measurement is a fresh process, so that compilation is counted and peak memory is its own. Neither side records
-anything; importing libraries is counted on neither side. The PyTorch loop runs one trial at a time on one thread, as
-the published experiments do, and is timed on a few trials; the full time is extrapolated from their mean.
+The peers are in `descent_peers`: plain JAX, batched PyTorch and a compiled loop over logits; and the way of the
+published scripts, an eager PyTorch loop over trials, which is timed on a few of them and extrapolated. Each measurement
+is a fresh process with the first call, which compiles, and the median of later ones apart; peak memory is its own.
+Neither side records anything; importing libraries and starting them is counted on neither side.
+
+Beside the time stands what a peer's answer is worth: how far its W, or K Q^T, is from ours after all steps, relative to
+the norm of ours, in the median over trials. All start from the same weights. Where attention has saturated, the
+textbook gradient is rounding noise, which a normalized step blows up to full length.
 
     attnlab bench            # or: make bench
-    python benchmarks/descent.py '{"side": "attnlab", "n": 5, "T": 5, "d": 10, "trials": 500, "steps": 2000}'
+    python benchmarks/descent.py '{"side": "plain JAX", "n": 5, "T": 5, "d": 10, "trials": 500, "steps": 2000}'
 """
 
 from __future__ import annotations
@@ -16,18 +21,29 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib import metadata
 from itertools import pairwise
 from math import log
+from pathlib import Path
 from typing import Any
 
-CASES = [
-    {"n": 5, "T": 5, "d": 10, "trials": 500, "steps": 2000, "peer_trials": 3},
-    {"n": 20, "T": 6, "d": 100, "trials": 1, "steps": 20000, "peer_trials": 1},
-]
-REPEATS = 3
+JAX, TORCH, LOOP, EAGER = "plain JAX", "batched PyTorch", "compiled loop", "eager PyTorch"
+CASES = (
+    {"n": 5, "T": 5, "d": 10, "trials": 500, "steps": 2000, "peers": (JAX, TORCH, LOOP, EAGER)},
+    {"n": 5, "T": 5, "d": 10, "trials": 500, "steps": 2000, "peers": (JAX, TORCH), "weights": "KQ"},
+    {"n": 6, "T": 8, "d": 10, "trials": 100, "steps": 2000, "peers": (JAX, LOOP)},
+    {"n": 6, "T": 8, "d": 10, "trials": 100, "steps": 2000, "peers": (JAX,), "weights": "KQ"},
+    {"n": 20, "T": 6, "d": 100, "trials": 1, "steps": 20000, "peers": (JAX, LOOP, EAGER)},
+    {"n": 10, "T": 10, "d": 50, "trials": 50, "steps": 2000, "peers": (JAX, LOOP)},
+    {"n": 20, "T": 20, "d": 20, "trials": 64, "steps": 2000, "peers": (JAX,)},
+    {"n": 3, "T": 3, "d": 2, "trials": 1, "steps": 2000, "peers": (JAX, LOOP)},
+)
+REPEATS = 3  # processes
+LAPS = 3  # later calls in a process
+EAGER_TRIALS = 3
 # One size at a time is doubled from this one, everything else left alone.
 BASE = {"n": 8, "T": 8, "d": 32, "trials": 64, "steps": 1000}
 GROWTH = {
@@ -41,77 +57,66 @@ GROWTH = {
 
 def run(quick: bool = False, on_part: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
     """Measure everything; returns plain JSON data."""
-    cases = [{**c, "steps": c["steps"] // 10} for c in CASES] if quick else CASES
+    cases = [{**case, "steps": case["steps"] // 10} for case in CASES[:3]] if quick else list(CASES)
     repeats = 1 if quick else REPEATS
     growth = {} if quick else GROWTH
-    total = len(cases) * repeats * 2 + sum(map(len, growth.values()))
+    total = repeats * sum(1 + len(case["peers"]) for case in cases) + sum(map(len, growth.values()))
     done = 0
 
-    def measure(**case: Any) -> dict[str, Any]:
+    def measure(side: str, folder: str, sizes: dict[str, Any]) -> dict[str, Any]:
         nonlocal done
         if on_part is not None:
-            on_part(done, total, f"{case['side']:8} {_sizes(case)}")
-        result = _fresh_process(case)
+            on_part(done, total, f"{side:15} {_sizes(sizes)}")
+        result = _fresh_process({"side": side, "folder": folder, **sizes})
         done += 1
         return result
 
     speed = []
-    for case in cases:
-        sizes = {k: case[k] for k in ("n", "T", "d", "steps")}
-        pairs = []
-        for _ in range(repeats):  # interleaved, so that a slow moment of the machine hits both sides
-            ours = measure(side="attnlab", trials=case["trials"], **sizes)
-            peer = measure(side="torch", trials=min(case["peer_trials"], case["trials"]), **sizes)
-            pairs.append((ours, peer))
-        speed.append({"case": case, "runs": [_compare(case, ours, peer) for ours, peer in pairs]})
-    table = []
-    for name, values in growth.items():
-        for value in values:
-            sizes = {**BASE, name: value}
-            table.append({"varied": name, **sizes, **measure(side="attnlab", **sizes)})
-    versions = {p: metadata.version(p) for p in ("attnlab", "jax", "numpy", "torch")}
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            sizes = {name: value for name, value in case.items() if name != "peers"}
+            sides = ("attnlab", *case["peers"])
+            runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+            for _ in range(repeats):  # interleaved, so that a slow moment of the machine hits all sides
+                for side in sides:
+                    runs[side].append(measure(side, folder, sizes))
+            speed.append({"case": case, "runs": runs, "apart": _apart(Path(folder), case["peers"])})
+        table = [
+            {"varied": name, **sizes, **measure("attnlab", folder, sizes)}
+            for name, values in growth.items()
+            for sizes in ({**BASE, name: value} for value in values)
+        ]
+    versions = {package: metadata.version(package) for package in ("attnlab", "jax", "numpy", "torch", "numba")}
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     return {"quick": quick, "speed": speed, "growth": table, "versions": versions, "machine": machine}
 
 
-def _compare(case: dict[str, Any], ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
-    peer_seconds = peer["first"] / peer["trials"] * case["trials"]
-    return {
-        "peer_seconds": peer_seconds,
-        "peer_extrapolated_from": peer["trials"],
-        "seconds": ours["first"],
-        "seconds_compiled": ours["second"],
-        "ratio": peer_seconds / ours["first"],
-        "ratio_compiled": peer_seconds / ours["second"],
-        "peak_mb": ours["peak_mb"],
-        "peer_peak_mb": peer["peak_mb"],
-    }
+def _apart(folder: Path, peers: tuple[str, ...]) -> dict[str, float]:
+    """How far the weights of each peer are from ours, relative to the norm of ours: the median over trials."""
+    import numpy as np
+
+    ours = np.load(folder / "attnlab.npy")
+    apart = {}
+    for peer in peers:
+        if peer != EAGER:
+            away = np.linalg.norm(np.load(folder / f"{peer}.npy") - ours, axis=(-2, -1))
+            apart[peer] = float(np.median(away / np.linalg.norm(ours, axis=(-2, -1))))
+    return apart
 
 
 def tables(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The result as rows to print."""
-    speed = []
+    rows = []
     for entry in result["speed"]:
-        case, runs = entry["case"], entry["runs"]
-        middle = sorted(runs, key=lambda r: r["ratio"])[len(runs) // 2]
-        speed.append(
-            {
-                "(n,T,d) x trials x steps": _sizes(case),
-                "torch s": round(middle["peer_seconds"], 1),
-                "attnlab s": round(middle["seconds"], 2),
-                "ratio": round(middle["ratio"], 1),
-                "range": f"{min(r['ratio'] for r in runs):.0f}-{max(r['ratio'] for r in runs):.0f}",
-                "compiled": round(middle["ratio_compiled"], 1),
-                "peak MB": round(middle["peak_mb"]),
-                "torch MB": round(middle["peer_peak_mb"]),
-            }
-        )
-    trials = {e["runs"][0]["peer_extrapolated_from"] for e in result["speed"]}
+        ours = entry["runs"]["attnlab"]
+        for peer in entry["case"]["peers"]:
+            rows.append(_row(entry["case"], peer, ours, entry["runs"][peer], entry["apart"].get(peer)))
+    count = len(result["speed"][0]["runs"]["attnlab"])
     title = (
-        f"Normalized GD, W; median of {len(result['speed'][0]['runs'])}; `ratio` counts compilation, `compiled` not; "
-        f"torch: one trial at a time, one thread, extrapolated from at most {max(trials)} trials"
+        f"Normalized GD; medians of {count}; ratios are peer / attnlab; `apart`: how far the peer's W is from ours at "
+        f"the end. {EAGER}: one trial at a time, extrapolated from at most {EAGER_TRIALS}"
     )
-    found = {title: speed}
+    found = {title: rows}
     if result["growth"]:
         found[
             "Growth of attnlab, each size in turn (exponent: log of the ratio of times over log of the ratio of sizes)"
@@ -119,20 +124,51 @@ def tables(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def _row(
+    case: dict[str, Any],
+    peer: str,
+    ours: list[dict[str, Any]],
+    theirs: list[dict[str, Any]],
+    apart: float | None,
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"(n,T,d) x trials x steps": _sizes(case), "peer": peer}
+    for lap in ("first", "warm"):
+        ratios = sorted(their[lap] / our[lap] for our, their in zip(ours, theirs, strict=True))
+        row |= {
+            f"{lap}: peer s": _short(_middle(theirs, lap)),
+            f"attnlab s ({lap})": _short(_middle(ours, lap)),
+            f"{lap} ratio": f"{_short(ratios[len(ratios) // 2])} ({_short(ratios[0])}-{_short(ratios[-1])})",
+        }
+    return row | {
+        "apart": "" if apart is None else f"{apart:.0e}",
+        "peer MB": round(_middle(theirs, "peak_mb")),
+        "attnlab MB": round(_middle(ours, "peak_mb")),
+    }
+
+
+def _middle(runs: list[dict[str, Any]], key: str) -> float:
+    return sorted(run[key] for run in runs)[len(runs) // 2]
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"
+
+
 def _sizes(case: dict[str, Any]) -> str:
-    return f"({case['n']},{case['T']},{case['d']}) x {case['trials']} x {case['steps']}"
+    weights = "K, Q: " if case.get("weights") == "KQ" else ""
+    return f"{weights}({case['n']},{case['T']},{case['d']}) x {case['trials']} x {case['steps']}"
 
 
 def _growth_rows(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys(m["varied"] for m in measured):
         group = [m for m in measured if m["varied"] == name]
-        slopes = [log(b["second"] / a["second"]) / log(b[name] / a[name]) for a, b in pairwise(group)]
+        slopes = [log(b["warm"] / a["warm"]) / log(b[name] / a[name]) for a, b in pairwise(group)]
         rows.append(
             {
                 "size": name,
                 "values": ", ".join(str(m[name]) for m in group),
-                "seconds, compiled": ", ".join(f"{m['second']:.2f}" for m in group),
+                "seconds, warm": ", ".join(f"{m['warm']:.2f}" for m in group),
                 "exponents": ", ".join(f"{s:.2f}" for s in slopes),
                 "peak MB": ", ".join(f"{m['peak_mb']:.0f}" for m in group),
             }
@@ -147,33 +183,82 @@ def _fresh_process(case: dict[str, Any]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def time_attnlab(n: int, T: int, d: int, trials: int, steps: int) -> dict[str, float]:
-    """Seconds of a first call (with compilation) and of a second."""
+def time_side(
+    side: str,
+    n: int,
+    T: int,
+    d: int,
+    trials: int,
+    steps: int,
+    weights: str = "W",
+    folder: str | None = None,
+) -> dict[str, float]:
+    """Seconds of a first call (with compilation) and of later ones; the weights go to `folder`."""
+    import numpy as np
+
     import attnlab as al
 
     tokens = al.data.sphere(n, T, d, seed=0, trials=trials)
-    run = al.descend  # loads JAX, which is not counted
-    al.models.loss(tokens[0], [[0.0] * d] * d)  # starts the JAX runtime, which is not counted either
-    laps = []
-    for _ in range(2):
-        start = time.perf_counter()
-        run(tokens, al.ngd(0.1), steps=steps, record=None)
-        laps.append(time.perf_counter() - start)
-    return {"first": laps[0], "second": laps[1]}
+    rng = np.random.default_rng(0)
+    start = {name: rng.uniform(-1, 1, (trials, d, d)) / d**0.5 for name in weights}
+    if side == EAGER:
+        return _time_eager(tokens, start["W"], steps)
+    train = _ours(tokens, start) if side == "attnlab" else _peer(side)(tokens, start)
+    laps, trained = [], start
+    for _ in range(1 + LAPS):
+        begin = time.perf_counter()
+        trained = train(steps)
+        laps.append(time.perf_counter() - begin)
+    if folder is not None:
+        from descent_peers import product
+
+        np.save(Path(folder) / f"{side}.npy", product(trained))
+    return {"first": laps[0], "warm": sorted(laps[1:])[LAPS // 2]}
 
 
-def time_torch(n: int, T: int, d: int, trials: int, steps: int) -> dict[str, float]:
+def _ours(tokens: Any, start: dict[str, Any]) -> Callable[[int], Any]:
+    import attnlab as al
+
+    descend = al.descend  # loads JAX, which is not counted
+    al.models.loss(tokens[0], [[0.0] * tokens.d] * tokens.d)  # starts the JAX runtime, which is not counted either
+    parameterization = "W" if "W" in start else "KQ"
+
+    def train(steps: int) -> Any:
+        run = descend(tokens, al.ngd(0.1), steps=steps, record=None, parameterization=parameterization, init=start)
+        return dict(run.weights)
+
+    return train
+
+
+def _peer(side: str) -> Callable[..., Callable[[int], Any]]:
+    """Its libraries loaded and started, which is not counted."""
+    from descent_peers import batched_torch, compiled_loop, plain_jax
+
+    if side == JAX:
+        import jax
+
+        jax.block_until_ready(jax.numpy.zeros(3) + 1)
+        return plain_jax
+    if side == TORCH:
+        import torch
+
+        torch.zeros(3) + 1
+        return batched_torch
+    import numba
+
+    assert numba
+    return compiled_loop
+
+
+def _time_eager(tokens: Any, start: Any, steps: int) -> dict[str, float]:
     """Seconds of an eager loop over trials: autograd, the gradient divided by its norm, plain SGD."""
     import torch
 
-    import attnlab as al
-
     torch.set_num_threads(1)
-    tokens = al.data.sphere(n, T, d, seed=0, trials=trials)
 
     def train(i: int, steps: int) -> None:
         x, z, y, v = (torch.tensor(a[i]) for a in (tokens.x, tokens.z, tokens.y, tokens.v))
-        W = torch.nn.Parameter((2 * torch.rand(d, d, dtype=torch.float64) - 1) / d**0.5)
+        W = torch.nn.Parameter(torch.tensor(start[i]))
         optimizer = torch.optim.SGD([W], lr=0.1)
         for _ in range(steps):
             optimizer.zero_grad()
@@ -186,18 +271,18 @@ def time_torch(n: int, T: int, d: int, trials: int, steps: int) -> dict[str, flo
             optimizer.step()
 
     train(0, 20)  # warm up
-    start = time.perf_counter()
+    trials = min(len(start), EAGER_TRIALS)
+    begin = time.perf_counter()
     for i in range(trials):
         train(i, steps)
-    return {"first": time.perf_counter() - start}
+    seconds = (time.perf_counter() - begin) / trials * len(start)
+    return {"first": seconds, "warm": seconds}
 
 
 def _main() -> None:
-    case = json.loads(sys.argv[1])
-    side = {"attnlab": time_attnlab, "torch": time_torch}[case.pop("side")]
-    result = side(**case)
+    result = time_side(**json.loads(sys.argv[1]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({**result, "trials": case["trials"], "peak_mb": peak}))
+    print(json.dumps({**result, "peak_mb": peak}))
 
 
 if __name__ == "__main__":
