@@ -29,6 +29,8 @@ row(
     ),
 )
 
+row("store.keep_programs", lambda src: src.choose((store(), folder(), 5, "x", [], {}, al.Store)))
+
 
 def config(src: Source) -> Any:
     plain = ({"n": 1}, {}, [1, 2], "a", 3, None, {"x": np.arange(3)}, {"f": len}, al.data.two_tokens(), {"a": {"b": 1}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from attnlab.cli.ending import say as say, to_nowhere
@@ -79,25 +79,12 @@ def one_blas_thread() -> None:
 
 
 def compile_cache() -> None:
-    """Keep compiled programs between commands. Only here: a library does not change its user's JAX settings."""
-    import warnings
+    """Keep compiled programs between commands."""
+    from attnlab.errors import StoreError
+    from attnlab.store import keep_programs
 
-    import jax
-
-    from attnlab.store import Store
-    from attnlab.store.compiled import compiled_folder, drop_broken
-
-    folder = compiled_folder(Store())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # no cache is a slower start, not an error
-    if not os.access(folder, os.W_OK):
-        return
-    drop_broken(folder)
-    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    with suppress(StoreError):  # a slower start, not an error
+        keep_programs()
 
 
 def _console() -> Any:
