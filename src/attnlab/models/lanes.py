@@ -114,27 +114,26 @@ class Lanes(NamedTuple):
     def _to_logits(self, logits: Array, loss: MarginLoss, apart: Apart) -> tuple[Array, Array]:
         """The gradient by the logits, (n, K, T, R) of order one, and its log-scale (R,).
 
-        Token t of a row has `e_t` of the weight of its top token, and `r_t = e_t / e_peak`. With `g_t` what it gains
-        above the top one, `mean = sum r_t g_t` and `total = sum e_t` the pull on it is in proportion to
-        `r_t (g_t - e_peak mean / total)`, and that on the top one to `-mean / total`: together they are zero.
+        With `g_t` what token t gains above the top one, tokens are of two kinds. Those that differ from the top one in
+        gain have weights in proportion to `r_t`, in units of `e^peak`, the heaviest of them; the top one and its twins,
+        as good as it, have weights `e_t` in units of the top. With `mean = sum r_t g_t` and `total = sum e_t + e^peak
+        sum r_t` the margin gains `e^peak mean / total` from what differs, which is pulled by `r_t (g_t - e^peak mean /
+        total)`. The others are pulled by `-e_t mean / total`, which makes the sum zero.
         """
         largest = jnp.max(logits, axis=TOKENS, keepdims=True)
-        shifted = logits - largest
-        top = _first(logits == largest)
-        top_gain = jnp.max(jnp.where(top, self.gain, -jnp.inf), axis=TOKENS, keepdims=True)
+        top_gain = jnp.max(jnp.where(logits == largest, self.gain, -jnp.inf), axis=TOKENS, keepdims=True)
         above = self.gain - top_gain
         differs = jnp.abs(above) > self.rounding[:, :, None]
         differs = differs if self.visible is None else differs & self.visible
-        # `peak` is the heaviest token that differs from the top one; everything in the row is of its order.
+        shifted = logits - largest
         log_peak = jnp.max(jnp.where(differs, shifted, -jnp.inf), axis=TOKENS, keepdims=True)
         peak_or_one = finite_scale(log_peak)
         exponentials = jnp.exp(jnp.where(differs, shifted - peak_or_one, shifted))
         relative = jnp.where(differs, exponentials, 0.0)
-        # A twin, as good as the top token, may hold half the weight; only the mean pulls it, which is of order peak.
-        twin = jnp.where(differs | top, 0.0, exponentials)
-        twins, others, mean = apart(_sums, twin, relative, relative * above)
+        alike = jnp.where(differs, 0.0, exponentials)
+        of_alike, of_others, mean = apart(_sums, alike, relative, relative * above)
         peak = jnp.exp(peak_or_one)
-        total = 1.0 + twins + peak * others
+        total = of_alike + peak * of_others
         mixed = peak * mean / total  # what the other tokens add to the margin
         margins = self.shared + (top_gain + mixed)[:, :, 0]
         log_slope, sign = jax.vmap(lambda u: (loss.log_slope(u), loss.slope_sign(u)), -1, -1)(margins)
@@ -142,7 +141,7 @@ class Lanes(NamedTuple):
         log_row = log_peak[:, :, 0] + log_slope - math.log(logits.shape[0])
         log_scale = finite_scale(jnp.max(log_row, axis=(0, 1)))
         row = (sign * jnp.exp(log_row - log_scale))[:, :, None] / total
-        pull = jnp.where(top, -mean / total, relative * (above - mixed) - twin * (mean / total))
+        pull = exponentials * jnp.where(differs, above - mixed, -mean / total)
         return apart(jnp.multiply, row, pull), log_scale
 
     def _to_params(self, to_logits: Array, params: Params, queries: Array | None, apart: Apart) -> dict[str, Array]:
@@ -212,13 +211,6 @@ def lane_einsum(spec: str, a: Array, b: Array) -> Array:
 def _sums(*arrays: Array) -> list[Array]:
     """Of each over the tokens, (n, K, 1, R)."""
     return [in_fixed_order(array[:, :, t : t + 1] for t in range(array.shape[TOKENS])) for array in arrays]
-
-
-def _first(marked: Array) -> Array:
-    """Only the first of the marked tokens of each row."""
-    number = jnp.arange(marked.shape[TOKENS])[None, None, :, None]
-    first = jnp.min(jnp.where(marked, number, marked.shape[TOKENS]), axis=TOKENS, keepdims=True)
-    return number == first
 
 
 def _normalized(mantissas: dict[str, Array], log_scale: Array) -> ScaledGradient:

@@ -66,8 +66,7 @@ class Loop:
         make_room()
         self.step, self.earlier = 0, 0.0
         self.params: Params = job.params
-        self.state: Tree = jax.tree.map(np.asarray, jax.vmap(rule.init)(job.params))
-        self.state = in_precision_of(job.params, self.state)
+        self.state: Tree = in_precision_of(job.params, _first_state(rule, job.params))
         by_batches = job.batches is not None
         self.watching = not isinstance(rule, StepRule) and not by_batches
         # What a rule does on one batch does not tell what it will do on the next.
@@ -340,6 +339,16 @@ class Loop:
             underflow_at=without_axis(underflow_at),
             lost_at=without_axis(lost_at),
         )
+
+
+def _first_state(rule: optax.GradientTransformation, params: Params) -> Tree:
+    """Of every trial; computed once where the weights do not matter."""
+    trials = len(next(iter(params.values())))
+    try:
+        alike = jax.vmap(rule.init, out_axes=None)(params)
+    except ValueError:  # it depends on the trial
+        return jax.tree.map(np.asarray, jax.vmap(rule.init)(params))
+    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (trials, *np.shape(leaf))).copy(), alike)
 
 
 def _next_lengths(step: int, ahead: list[int], look: int, together: int) -> list[int]:
