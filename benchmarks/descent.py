@@ -42,7 +42,7 @@ CASES = (
     {"n": 3, "T": 3, "d": 2, "trials": 1, "steps": 2000, "peers": (JAX, LOOP)},
 )
 REPEATS = 3  # processes
-LAPS = 3  # later calls in a process
+LATER = 3  # calls after the first in a process
 EAGER_TRIALS = 3
 # One size at a time is doubled from this one, everything else left alone.
 BASE = {"n": 8, "T": 8, "d": 32, "trials": 64, "steps": 1000}
@@ -82,7 +82,7 @@ def run(quick: bool = False, on_part: Callable[[int, int, str], None] | None = N
                     runs[side].append(measure(side, folder, sizes))
             speed.append({"case": case, "runs": runs, "apart": _apart(Path(folder), case["peers"])})
         table = [
-            {"varied": name, **sizes, **measure("attnlab", folder, sizes)}
+            {"varied": name, **sizes, **measure("attnlab", folder, {**sizes, "later": 1})}
             for name, values in growth.items()
             for sizes in ({**BASE, name: value} for value in values)
         ]
@@ -192,6 +192,7 @@ def time_side(
     steps: int,
     weights: str = "W",
     folder: str | None = None,
+    later: int = LATER,
 ) -> dict[str, float]:
     """Seconds of a first call (with compilation) and of later ones; the weights go to `folder`."""
     import numpy as np
@@ -205,7 +206,7 @@ def time_side(
         return _time_eager(tokens, start["W"], steps)
     train = _ours(tokens, start) if side == "attnlab" else _peer(side)(tokens, start)
     laps, trained = [], start
-    for _ in range(1 + LAPS):
+    for _ in range(1 + later):
         begin = time.perf_counter()
         trained = train(steps)
         laps.append(time.perf_counter() - begin)
@@ -213,7 +214,7 @@ def time_side(
         from descent_peers import product
 
         np.save(Path(folder) / f"{side}.npy", product(trained))
-    return {"first": laps[0], "warm": sorted(laps[1:])[LAPS // 2]}
+    return {"first": laps[0], "warm": sorted(laps[1:])[later // 2]}
 
 
 def _ours(tokens: Any, start: dict[str, Any]) -> Callable[[int], Any]:

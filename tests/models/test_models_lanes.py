@@ -203,7 +203,7 @@ def test_blocks_of_lanes_are_whole_vectors_that_fit(trials, size):
 
 
 def test_large_problems_have_no_lanes():
-    for shape in ({"n": 20, "T": 20, "d": 20}, {"n": 2, "T": 2, "d": 101}, {"n": 101, "T": 2, "d": 2}):
+    for shape in ({"n": 30, "T": 30, "d": 30}, {"n": 2, "T": 2, "d": 101}, {"n": 101, "T": 2, "d": 2}):
         tokens = tokens_of(**shape, trials=1)
         prepared = al.models.Attention(engine="direct").prepare(tokens, as_loss("logistic"), gaussian(tokens))
         assert not prepared.objective.has_lanes(prepared.problem, prepared.params)

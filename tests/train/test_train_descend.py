@@ -71,6 +71,7 @@ def ticking(monkeypatch):
 
     for module in CLOCKS:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=read))
+    monkeypatch.setattr(sys.modules["attnlab.train.loop"], "FIRST_WORK", 0)  # a first look after few steps
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------

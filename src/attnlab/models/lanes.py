@@ -27,8 +27,8 @@ from attnlab.models.softmax import NOISE
 
 # A sum of more terms than these is not written out: programs would take long to compile.
 MOST_TERMS = 100
-# Of one trial. Larger ones keep a processor busy on their own, and 16 of them are to stay in its cache.
-MOST_BYTES = 32 * 1024
+# Of one trial. Larger ones keep a processor busy on their own, and 8 of them are to stay in its cache.
+MOST_BYTES = 128 * 1024
 TOKENS = 2  # the axis of the tokens in arrays (n, K, T, R)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnlab.models.scaled import Params
 
-FIRST_STOP = 64  # steps
+FIRST_STOP, FIRST_STOP_IN_LANES = 64, 1024  # steps; small problems take a thousand in the time of one look
 Trials = NDArray[np.bool_]
 Record = dict[str, np.ndarray]
 
@@ -51,13 +51,14 @@ def standing_since(records: list[tuple[int, Record]]) -> NDArray[np.int64]:
     return since
 
 
-def stops_of(schedule: tuple[int, ...], steps: int) -> set[int]:
-    """Where a run looks whether it has ended: at its records, and where there are none near, after 64, 128, 256 ...
+def stops_of(schedule: tuple[int, ...], steps: int, first: int = FIRST_STOP) -> set[int]:
+    """Where a run looks whether it has ended: at its records, and where there are none near, after `first` steps,
+    twice that, four times that ...
 
     These depend on the schedule alone, so that where a run ends does not depend on the clock.
     """
     stops = {*schedule, steps}
-    at = FIRST_STOP
+    at = first
     while at < steps:
         near = bisect_left(schedule, 2 * at) - bisect_right(schedule, at // 2)
         if near == 0:

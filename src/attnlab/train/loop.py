@@ -19,7 +19,17 @@ from attnlab.models.scaled import Params, Tree, Value
 from attnlab.optim.rule import StepRule
 from attnlab.train.batches import Feed
 from attnlab.train.blocks import in_blocks
-from attnlab.train.ending import Record, lost, moves, same, standing_since, stands, stops_of
+from attnlab.train.ending import (
+    FIRST_STOP,
+    FIRST_STOP_IN_LANES,
+    Record,
+    lost,
+    moves,
+    same,
+    standing_since,
+    stands,
+    stops_of,
+)
 from attnlab.train.job import Job
 from attnlab.train.metrics import UserFunctions
 from attnlab.train.program import Plan, Reads, advance, advance_in_place, gradient_norms, make_room
@@ -32,6 +42,7 @@ from attnlab.train.watch import PATIENCE, Watch
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BY_BATCHES = 2.0
 FIRST_LOOK = 64  # steps
+FIRST_WORK = 2**26  # entries of data and weights times steps, where that is more: less than a second
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on; of the model, each of its settings.
 SAME_RUN = ("tokens", "rule", "model", "loss", "init", "init_scale", "seed", "batch", "portion", "precision")
@@ -116,12 +127,12 @@ class Loop:
         stop_seconds: float | None,
     ) -> Trajectory:
         done, wanted = {at for at, _ in self.records}, set(schedule)
-        stops = stops_of(schedule, steps)
+        stops = stops_of(schedule, steps, FIRST_STOP_IN_LANES if self.in_lanes else FIRST_STOP)
         ahead = sorted(({at for at in stops if at >= self.step} | {steps}) - done)
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
         by_batches = self.job.batches is not None
-        look = 1 if by_batches else FIRST_LOOK  # a step of a deep network may take seconds
+        look = 1 if by_batches else self._first_look()  # a step of a deep network may take seconds
         wanted_lap = SECONDS_BY_BATCHES if by_batches else SECONDS_BETWEEN_LOOKS
         while ahead:
             if self.step in stops and self._lost().all():
@@ -151,6 +162,13 @@ class Loop:
             if ahead and stop_seconds is not None and self.seconds - self.earlier > stop_seconds:
                 return self.trajectory(Status.OUT_OF_TIME)
         return self.trajectory(self._ending())
+
+    def _first_look(self) -> int:
+        """Steps before the first look at the clock."""
+        if not self.in_lanes:
+            return FIRST_LOOK
+        entries = sum(array.size for array in jax.tree.leaves((self.job.problem, self.job.params)))
+        return max(FIRST_LOOK, FIRST_WORK // entries)
 
     @property
     def seconds(self) -> float:
