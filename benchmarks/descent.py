@@ -106,17 +106,23 @@ def _apart(folder: Path, peers: tuple[str, ...]) -> dict[str, float]:
 
 def tables(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The result as rows to print."""
-    rows = []
+    count = len(result["speed"][0]["runs"]["attnlab"])
+    later, first = [], []
     for entry in result["speed"]:
         ours = entry["runs"]["attnlab"]
         for peer in entry["case"]["peers"]:
-            rows.append(_row(entry["case"], peer, ours, entry["runs"][peer], entry["apart"].get(peer)))
-    count = len(result["speed"][0]["runs"]["attnlab"])
-    title = (
-        f"Normalized GD; medians of {count}; ratios are peer / attnlab; `apart`: how far the peer's W is from ours at "
-        f"the end. {EAGER}: one trial at a time, extrapolated from at most {EAGER_TRIALS}"
-    )
-    found = {title: rows}
+            theirs = entry["runs"][peer]
+            named = {"(n,T,d) x trials x steps": _sizes(entry["case"]), "peer": peer}
+            apart = entry["apart"].get(peer)
+            later.append(named | _times("warm", ours, theirs) | {"W apart": "" if apart is None else f"{apart:.0e}"})
+            if peer != EAGER:
+                memory = f"{_middle(theirs, 'peak_mb'):.0f} / {_middle(ours, 'peak_mb'):.0f}"
+                first.append(named | _times("first", ours, theirs) | {"peak MB": memory})
+    found = {
+        f"Later calls, peer / attnlab, medians of {count}. W apart: how far the peer's is from ours at the end. "
+        f"{EAGER}: from at most {EAGER_TRIALS} trials, one at a time": later,
+        "First calls, which compile": first,
+    }
     if result["growth"]:
         found[
             "Growth of attnlab, each size in turn (exponent: log of the ratio of times over log of the ratio of sizes)"
@@ -124,25 +130,13 @@ def tables(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _row(
-    case: dict[str, Any],
-    peer: str,
-    ours: list[dict[str, Any]],
-    theirs: list[dict[str, Any]],
-    apart: float | None,
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"(n,T,d) x trials x steps": _sizes(case), "peer": peer}
-    for lap in ("first", "warm"):
-        ratios = sorted(their[lap] / our[lap] for our, their in zip(ours, theirs, strict=True))
-        row |= {
-            f"{lap}: peer s": _short(_middle(theirs, lap)),
-            f"attnlab s ({lap})": _short(_middle(ours, lap)),
-            f"{lap} ratio": f"{_short(ratios[len(ratios) // 2])} ({_short(ratios[0])}-{_short(ratios[-1])})",
-        }
-    return row | {
-        "apart": "" if apart is None else f"{apart:.0e}",
-        "peer MB": round(_middle(theirs, "peak_mb")),
-        "attnlab MB": round(_middle(ours, "peak_mb")),
+def _times(lap: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, str]:
+    """Seconds of both sides, and their ratio with its range."""
+    ratios = sorted(their[lap] / our[lap] for our, their in zip(ours, theirs, strict=True))
+    middle, least, most = (_short(value) for value in (ratios[len(ratios) // 2], ratios[0], ratios[-1]))
+    return {
+        "seconds": f"{_short(_middle(theirs, lap))} / {_short(_middle(ours, lap))}",
+        "ratio": f"{middle} ({least}-{most})",
     }
 
 

@@ -13,9 +13,9 @@ from attnlab.errors import AttnlabError
 
 @dataclass(frozen=True)
 class Bench:
-    """Time training against a plain PyTorch loop, the solver against cvxpy, tangent kernels against the product of
-    Jacobians, transformers against PyTorch's and layers of several heads against plain JAX, side by side, and print
-    ratios."""
+    """Time training against plain JAX, PyTorch and a compiled loop, the solver against DAQP, Clarabel and SCS, tangent
+    kernels against the product of Jacobians, transformers against PyTorch's and layers of several heads against plain
+    JAX, side by side, and print ratios."""
 
     quick: bool = False
     """Fewer steps and no growth table: a look in well under a minute."""
