@@ -18,23 +18,32 @@ MODELS = {
 }
 
 
-def slow_output(model, weights, x):
-    """Block by block and token by token."""
-    tokens = x
+def slow_blocks(model, weights, x):
+    """Block by block and token by token: what enters each block, and its attention; last what leaves."""
+    tokens, entering, attention = x, [x], []
     for block in range(model.depth):
         end = "" if block == 0 else str(block + 1)
         queries, keys = tokens @ weights["W_Q" + end].T, tokens @ weights["W_K" + end].T
-        after = []
+        after, shares = [], []
         for t in range(len(x)):
             logits = model.tau0 * np.array([queries[t] @ keys[s] for s in range(len(x))])
             share = np.exp(logits - logits.max())
-            raw = weights["W_V" + end] @ ((share / share.sum()) @ tokens)
+            shares.append(share / share.sum())
+            raw = weights["W_V" + end] @ (shares[t] @ tokens)
             if model.residual is not None:
                 raw = raw + (tokens[t] @ weights["S"] if model.residual == "projected" and block == 0 else tokens[t])
             if model.feed_forward == "trained":
                 raw = raw @ weights["W_H" + end]
             after.append(model.tau1 * np.maximum(raw, 0.0))
         tokens = np.array(after)
+        entering.append(tokens)
+        attention.append(np.array(shares))
+    return entering, attention
+
+
+def slow_output(model, weights, x):
+    """The last block, pooled."""
+    tokens = slow_blocks(model, weights, x)[0][-1]
     pooled = tokens.mean(0) if model.pool == "mean" else tokens.sum(0)
     return pooled @ weights["w_O"]
 
@@ -50,6 +59,12 @@ def test_outputs_gradient_and_kernel(name):
     np.testing.assert_allclose(
         model.outputs(DATA, weights), [slow_output(model, weights, x) for x in DATA.x], rtol=1e-12
     )
+    for head in model.heads_as_tokens(DATA, weights):
+        shares = np.exp(head.logits) / np.exp(head.logits).sum(-1, keepdims=True)
+        for i, x in enumerate(DATA.x):
+            entering, attention = slow_blocks(model, weights, x)
+            np.testing.assert_allclose(head.tokens.x[i], entering[head.layer], rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(shares[i], attention[head.layer], rtol=1e-11)
     rng = np.random.default_rng(0)
     towards = {key: rng.standard_normal(w.shape) * (key != "S") for key, w in weights.items()}
     h = 1e-6

@@ -39,6 +39,19 @@ def test_the_same_starts_end_at_the_same_tokens(found):
     batch = al.Tokens.stack([TOKENS] * STARTS)
     run = al.descend(batch, al.ngd(0.1), steps=3200, record=None)
     assert (run.selected == found.selected).all()
+    for last in set(found.settled_at.tolist()):
+        run = al.descend(batch, al.ngd(0.1), steps=last, record=None)
+        here = found.settled_at == last
+        np.testing.assert_allclose(found.weights["W"][here], run.W[here], rtol=1e-9)
+
+
+def test_looks_are_twice_as_late_each_time():
+    told = []
+    report = al.limits(TOKENS, STARTS, steps=450, on_step=lambda *news: told.append(news))
+    assert [step for step, _ in told] == [100, 200, 400, 450]
+    assert report.last_step == 450
+    for step, settled in told:
+        assert settled == ((report.settled_at >= 0) & (report.settled_at <= step)).sum()
 
 
 def test_no_run_is_dropped(found):
@@ -105,11 +118,28 @@ def test_k_and_q_go_by_the_nuclear_norm():
 
 
 def test_starts_of_ones_own():
-    svm = al.solve_margin(TOKENS, [3, 0, 2])
-    found = al.limits(TOKENS, 3, init=np.stack([30.0 * svm.W] * 3))
+    """The median of the looks after which they had settled; of an even number the lower one in the middle."""
+    W = al.solve_margin(TOKENS, [3, 0, 2]).W
+    found = al.limits(TOKENS, 6, init=np.stack([size * W for size in (0.3, 30.0, 3.0, 0.3, 30.0, 0.3)]))
     assert found.limits[0].selected.tolist() == [3, 0, 2]
-    assert found.limits[0].settled == 3
-    assert found.limits[0].steps == 100
+    assert found.limits[0].settled == 6
+    looks = sorted(found.settled_at.tolist())
+    assert looks[1] < looks[2] < looks[3]
+    assert found.limits[0].steps == looks[2]
+
+
+def test_several_queries():
+    rng = np.random.default_rng(1)
+    y = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+    tokens = al.Tokens(x=rng.normal(size=(2, 2, 3)), z=rng.normal(size=(2, 3, 3)), y=y, v=rng.normal(size=3))
+    report = al.limits(tokens, 10)
+    gamma, best = al.scores(tokens), al.optimal_tokens(tokens)
+    for limit in report.limits:
+        own = [gamma[i, k, limit.selected[i, k]] for i in range(2) for k in range(3)]
+        assert limit.score == pytest.approx(np.mean(own))
+        assert limit.is_best == (limit.selected == best).all()
+    assert any(limit.is_best for limit in report.limits)
+    assert report.total == 64
 
 
 def test_printed_and_as_json(found):
@@ -118,6 +148,15 @@ def test_printed_and_as_json(found):
     assert len(facts["rows"]) == len(found.limits)
     assert facts["rows"][0]["certificate"]["status"] == "optimal"
     assert len(facts["settled_at"]) == STARTS
+
+
+def test_json_where_there_is_nothing_to_separate():
+    """The margin is infinite, which JSON has no word for."""
+    alone = al.Tokens(x=TOKENS.x[:, :1], z=TOKENS.z, y=TOKENS.y, v=TOKENS.v)
+    report = al.limits(alone, 2)
+    assert report.limits[0].margin == np.inf
+    facts = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert facts["rows"][0]["margin"] is None
 
 
 def test_command_line(tmp_path, capsys):

@@ -247,7 +247,7 @@ def read_tokens(asked: Asked) -> Any:
     tokens = Tokens.load(asked.file)
     if tokens.trials is not None:
         problem = f"`{asked.file}` holds {tokens.trials} trials; wanted one data set."
-        raise InputError(message(problem, "in Python: al.solve_margins(tokens, selected)"))
+        raise InputError(message(problem, "al.Tokens.load(file)[0].save(...) writes the first of them"))
     if asked.mask is None:
         return tokens
     mask = asked.mask if asked.mask == "causal" else mask_array(asked.mask)

@@ -118,10 +118,11 @@ class Limit:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as plain JSON."""
+        """Everything, as plain JSON; null where a number is none or infinite."""
         direction = self.direction
         return {
             **self.record(),
+            "margin": _finite(self.margin),
             "selected": self.selected.tolist(),
             "reason": self.optimality.reason,
             "lead": _finite(self.optimality.lead),
@@ -194,7 +195,7 @@ class LimitsReport(Report):
         if not self.unsettled:
             rest = "all settled"
         else:
-            hint = f"more steps than {self.last_step} would tell"
+            hint = f"more steps than {self.last_step} may tell"
             rest = f"{self.unsettled} not settled, {hint}"
         return f"{what}; {starts} starts settle in {reached}, {best} of them on the best tokens; {rest}."
 

@@ -169,7 +169,8 @@ def _worst(
     least = np.minimum(value, infinitesimal)
     worst = int(least.argmin())
     where = shares[worst] if value[worst] <= infinitesimal[worst] else at[worst]
-    return float(least[worst]), (int(rows[worst]), int(columns[worst])), where, steepest
+    # Adding zero makes -0 a 0.
+    return float(least[worst]) + 0.0, (int(rows[worst]), int(columns[worst])), where, steepest
 
 
 def _longest(slopes: Array) -> float:
