@@ -129,7 +129,7 @@ def test_flow_ends_in_the_best_mixture_and_constant_steps_swing_around_it():
     rng = np.random.default_rng(5)
     mixing = with_scores(on_sphere(rng, 3), np.array([0.1, 0.5, 1.0]), rng)
     exact = best_mixture(mixing.scores, mixing.strength)
-    _, probs, reasons = concave.follow(mixing, lambda trial: None)
+    _, probs, reasons = concave.follow(mixing)
     np.testing.assert_allclose(probs[:, 0], exact, atol=1e-8)
     assert (reasons == RETAINED).all()
     _, steps, dropped = train(mixing)

@@ -16,12 +16,12 @@ from attnlab.claims.names import named
 from attnlab.claims.page import listed, short
 from attnlab.claims.scale import Scale, Tell as Tell
 from attnlab.claims.seen import Check as Check, verdict_of
+from attnlab.claims.stages import kept_in
 from attnlab.data.files import write_npz
 from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
 from attnlab.figures.settings import changed_settings
 from attnlab.figures.style import save_figure, styled
-from attnlab.figures.sweep import kept_in
 from attnlab.figures.tidy import tidy_csv
 from attnlab.papers import TITLES, parts
 from attnlab.store import Store
@@ -225,12 +225,6 @@ def make(
 
     folder = make_folder(out)
 
-    def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        began = time.perf_counter()
-        with kept_in(None if fresh else store):
-            arrays, facts = figure.data(scale, tell, **{**usual, **changed})
-        return arrays, {**facts, "seconds": time.perf_counter() - began}
-
     config = {
         "id": figure.shares or figure.id,
         "scale": scale.value,
@@ -239,6 +233,13 @@ def make(
         "reach": reach(figure.data),
         **({"settings": changed} if changed else {}),
     }
+
+    def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        began = time.perf_counter()
+        with kept_in(None if fresh else store, config):
+            arrays, facts = figure.data(scale, tell, **{**usual, **changed})
+        return arrays, {**facts, "seconds": time.perf_counter() - began}
+
     if store is None:
         arrays, facts = computed()
     else:

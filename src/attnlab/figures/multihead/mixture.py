@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.mixture import tokenized_mixture
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.multihead.heads import (
@@ -50,19 +51,10 @@ def mixture_data(
     tokens = tokenized_mixture(sigma=SIGMA, seed=SEED, trials=trials)
     test = tokenized_mixture(TEST, sigma=SIGMA, seed=TEST_SEED, trials=trials)
     arrays: dict[str, np.ndarray] = {"heads": np.array(heads)}
-    done, total = 0, len(runs) * len(heads)
+    stage, info = Stages(tell, len(runs) * len(heads)), tokens.info
+    options = {"test": test, "track": info["relevant"]}
     for name, (words, rule, steps) in runs.items():
-        began = done
-
-        def told(H: int, words: str = words, began: int = began) -> None:
-            tell(began + heads.index(H), total, f"{words}, H = {H}")
-
-        arrays |= prefixed(
-            name, run_heads(tokens, rule, KEPT, heads, told, steps=steps, test=test, track=tokens.info["relevant"])
-        )
-        done += len(heads)
-    tell(total, total, "done")
-    info = tokens.info
+        arrays |= prefixed(name, run_heads(tokens, rule, KEPT, heads, stage, words, steps=steps, **options))
     mixture = Mixture(T=tokens.T, M=info["M"], S=info["S"], zeta=info["zeta"])
     facts = {
         "n": tokens.n,

@@ -15,11 +15,12 @@ import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import optimal_tokens, scores
 from attnlab.data.digitpatches import NEEDS, digit_patches, digits_installed
 from attnlab.data.span import in_span
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
-from attnlab.figures.rates.curves import NEAR, NEARER, Look, arrival, draw_rules, middle, number, run_rule, spelt
+from attnlab.figures.rates.curves import NEAR, NEARER, Look, arrival, draw_rules, middle, number, run_rules, spelt
 from attnlab.figures.style import BLUE, GREY, ORANGE, new_figure, styled
 from attnlab.svm import solve_margins
 
@@ -82,12 +83,9 @@ def digits_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     }  # fmt: skip
     arrays: dict[str, np.ndarray] = {"floor": np.exp(-gamma[..., -1]).mean(-1)}
     rules = {"gd": gd(GD_STEP), "ngd": ngd(STEP, cap=CAP), "ngd_free": ngd(STEP)}
-    for i, (name, rule) in enumerate(rules.items()):
-        tell(i, len(rules), LOOKS[name].label)
-        found = run_rule(tokens, rule, KEPT, steps=STEPS, init="zeros", record=record, targets={"svm": margins.W})
-        arrays["steps"] = found.pop("steps")
-        arrays |= {f"{name}_{key}": values for key, values in found.items()}
-    tell(len(rules), len(rules), "done")
+    told = {name: (LOOKS[name].label, rule) for name, rule in rules.items()}
+    options = {"steps": STEPS, "init": "zeros", "record": record, "targets": {"svm": margins.W}}
+    arrays |= run_rules(tokens, told, KEPT, Stages(tell, len(rules)), **options)
     return arrays, facts
 
 

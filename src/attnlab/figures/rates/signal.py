@@ -10,6 +10,7 @@ import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import Tokens, antipodal_signal, optimal_tokens, orthogonal_signal, scores
 from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
@@ -24,7 +25,7 @@ from attnlab.figures.rates.curves import (
     middle,
     number,
     plain_log,
-    run_rule,
+    run_rules,
     slope,
     spelt,
 )
@@ -85,14 +86,13 @@ def signal_data(
     best = optimal_tokens(tokens)
     margins = solve_margins(tokens, best)
     start, deviation = _start(tokens, margins)
-    arrays: dict[str, np.ndarray] = {}
-    jobs = [(column, name, rule) for column in COLUMNS for name, rule in _rules(column, polyak_cap).items()]
-    for i, (column, name, rule) in enumerate(jobs):
-        tell(i, len(jobs), f"{LOOKS[name].label}, {'with' if column == 'capped' else 'without'} caps")
-        found = run_rule(tokens, rule, KEPT, steps=STEPS, init=start, record=record, targets={"svm": margins.W})
-        arrays["steps"] = found.pop("steps")
-        arrays |= {f"{column}_{name}_{key}": values for key, values in found.items()}
-    tell(len(jobs), len(jobs), "done")
+    rules = {
+        f"{column}_{name}": (f"{LOOKS[name].label}, {'with' if column == 'capped' else 'without'} caps", rule)
+        for column in COLUMNS
+        for name, rule in _rules(column, polyak_cap).items()
+    }
+    options = {"steps": STEPS, "init": start, "record": record, "targets": {"svm": margins.W}}
+    arrays = run_rules(tokens, rules, KEPT, Stages(tell, len(rules)), **options)
     arrays["floor"] = np.exp(-scores(tokens).max(-1)).mean(-1)
     lengths = np.linalg.norm(margins.W, axis=(-2, -1))
     facts = {
