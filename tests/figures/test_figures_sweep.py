@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab import InputError, Store
+from attnlab import AttnlabError, InputError, Store
 from attnlab.claims import Verdict
 from attnlab.figures import Figure, Finding, find, make
 from attnlab.figures.settings import settings_in_words
@@ -136,5 +136,22 @@ def test_tables_are_tidy():
     losses = [(row["trial"], row["step"], row["value"]) for row in rows if row["quantity"] == "loss"]
     assert losses[4] == ("1", "10", "4.0")
     assert [row["value"] for row in rows if row["quantity"] == "W_best"] == ["True", "False"]
+    assert [row["axis_0"] for row in rows if row["quantity"] == "matrix"][:5] == ["0", "0", "0", "0", "1"]
+    doubtful = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {"trials": 3}))))
+    assert "trial" not in doubtful[0]  # three trials or three steps: not named rather than named wrongly
     short = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {}, most=5))))
     assert {"(4, 4): in the npz file", "(2, 3): in the npz file"} <= {row["value"] for row in short}
+
+
+def test_axes_are_those_that_a_figure_says():
+    arrays = {"widths": np.array([10, 100]), "late_steps": np.array([5, 7]), "loss": np.arange(8.0).reshape(2, 2, 2)}
+    axes = {"widths": "width", "late_steps": "step=late_steps", "*": "scaling width step=late_steps"}
+    rows = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {}, axes))))
+    assert list(rows[0]) == ["quantity", "step", "scaling", "width", "value"]
+    (row,) = [row for row in rows if row["value"] == "6.0"]
+    assert (row["scaling"], row["width"], row["step"]) == ("1", "100", "5")
+    for words, said in (("width step", "the axes"), ("width scaling width=nothing", "does not fit")):
+        with pytest.raises(AttnlabError, match=said):
+            tidy_csv(arrays, {}, {"loss": words})
+    with pytest.raises(AttnlabError, match="'width' does not fit"):
+        tidy_csv({"widths": np.arange(3), "loss": np.zeros(2)}, {}, {"loss": "width"})

@@ -122,6 +122,8 @@ class Figure:
         on_files: files of the user's own -> the same figure of them; None for a figure that takes none.
         settings: scale -> settings that can be changed, with the paper's values or those of the scale; `data` takes
             them as keywords.
+        axes: pattern of names -> axes of these arrays in words, as {"*_loss": "trial step"}, for the CSV file; see
+            `figures.tidy`.
     """
 
     id: str
@@ -135,6 +137,7 @@ class Figure:
     shares: str = ""
     on_files: Callable[[Any], Figure] | None = None
     settings: Callable[[Scale], dict[str, Any]] = lambda scale: {}
+    axes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
@@ -251,7 +254,7 @@ def make(
     for kind in ("png", "pdf"):
         styled(save_figure)(picture, names[kind])
     write_npz(names["npz"], dict(arrays), dict(facts))
-    write_text(names["csv"], tidy_csv(arrays, facts))
+    write_text(names["csv"], tidy_csv(arrays, facts, figure.axes))
     made = Made(figure, finding, facts, scale, tuple(names.values()), float(facts["seconds"]))
     write_json(names["json"], made.to_json())
     write_text(names["md"], _note(made))

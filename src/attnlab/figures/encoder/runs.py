@@ -129,6 +129,18 @@ def concentration(view: Any) -> Any:
 
 OWN = {"concentration": concentration}
 
+# Axes of what `train_widths` returns: under "main" for the widths of the main reading, under other names for others.
+_ALONG = {"least": "", "first": "", "late": "", "away": " stop", "largest": " stop", "apart": " pair"}
+WIDTH_AXES = {
+    **{name: name.removesuffix("s") for name in ("widths", "epochs", "stops", "pairs")},
+    **{f"{name}_widths": f"width={name}_widths" for name in ("other", "scan")},
+    "scan_left": "norm width=scan_widths seed",
+    **{f"main*_{name}": f"width seed{along}" for name, along in _ALONG.items()},
+    "main*": "width seed epoch",
+    **{f"*_{name}": f"width=other_widths seed{along and ' place'}" for name, along in _ALONG.items()},
+    "*": "width=other_widths seed epoch",
+}
+
 
 @lru_cache(maxsize=32)
 def rule(step: float) -> Any:

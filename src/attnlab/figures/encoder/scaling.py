@@ -24,6 +24,7 @@ from attnlab.figures.encoder.course import (
 from attnlab.figures.encoder.runs import (
     MAIN,
     UNIT,
+    WIDTH_AXES,
     D,
     Plan,
     Reading,
@@ -244,6 +245,7 @@ def draw_attention(panel: Any, arrays: Arrays, facts: Facts) -> None:
 FIGURES = [
     Figure(
         id="encoder-9",
+        axes=WIDTH_AXES,
         title="Training at several widths, τ₀ = 1/m",
         data=scaling_data,
         draw=draw,

@@ -15,6 +15,7 @@ from attnlab.figures.encoder.course import SMALLER, row, short_plan, too_brief
 from attnlab.figures.encoder.runs import (
     MAIN,
     UNIT,
+    WIDTH_AXES,
     Reading,
     base_facts,
     by_width,
@@ -242,6 +243,7 @@ def _share_log(panel: Any, all_curves: list[Array], floor: float) -> None:
 FIGURES = [
     Figure(
         id="encoder-5",
+        axes=WIDTH_AXES,
         title="LeCun's, He's and the NTK start",
         data=starts_data,
         draw=draw,

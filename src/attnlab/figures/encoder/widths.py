@@ -28,6 +28,7 @@ from attnlab.figures.encoder.runs import (
     OWN,
     SEED,
     UNIT,
+    WIDTH_AXES,
     Reading,
     base_facts,
     draw_widths,
@@ -287,6 +288,7 @@ def draw_scan(panel: Any, arrays: Arrays, facts: Facts) -> None:
 FIGURES = [
     Figure(
         id="encoder-2",
+        axes=WIDTH_AXES,
         title="Training at several widths, τ₀ = m^(-1/2)",
         data=widths_data,
         draw=draw,

@@ -59,6 +59,12 @@ def prefixed(run: str, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return {f"{run}_{name}": values for name, values in found.items()}
 
 
+def head_axes(*runs: str, heads: str = "heads") -> dict[str, str]:
+    """Axes of the arrays of runs, for the CSV file; `heads` lists their numbers of heads."""
+    own = {heads: f"head={heads}", **{f"{run}_steps": f"step={run}_steps" for run in runs}}
+    return own | {f"{run}_*": f"head={heads} trial step={run}_steps" for run in runs}
+
+
 def middle_at(curves: Mapping[str, np.ndarray], name: str, step: float | None = None) -> Array:
     """Median over trials for every number of heads, at the end or at the last record up to `step`."""
     steps = curves["steps"]

@@ -19,6 +19,7 @@ from attnlab.figures.multihead.heads import (
     draw_error,
     draw_heads,
     found,
+    head_axes,
     late_slope,
     loss_axis,
     middle_at,
@@ -242,6 +243,7 @@ def _draw_guide(axes: Any, steps: np.ndarray, loss: np.ndarray) -> None:
 FIGURES = [
     Figure(
         id="multihead-2",
+        axes=head_axes("gd"),
         title="More heads, one step size: slower",
         data=constant_data,
         draw=draw,
@@ -252,6 +254,7 @@ FIGURES = [
     ),
     Figure(
         id="multihead-3",
+        axes=head_axes("scaled", "adam"),
         title="More heads, steps that grow as sqrt(H), or Adam: faster",
         data=faster_data,
         draw=draw,

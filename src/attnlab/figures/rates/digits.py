@@ -174,7 +174,9 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="rates-9", title="Digit images among noise", data=digits_data, draw=draw, judge=judge, missing=missing,
+        id="rates-9",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Digit images among noise", data=digits_data, draw=draw, judge=judge, missing=missing,
         inputs=inputs, says="On binary MNIST with one digit patch among noise patches and a fixed linear classifier, W "
         "converges in direction to W_mm, NGD faster than GD (Figure 9).",
     ),

@@ -214,7 +214,9 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="rates-3", title="Step rules when the head is trained too", data=joint_data, draw=draw, judge=judge,
+        id="rates-3",
+        axes={"steps": "step", "separate_least": "trial", "*": "trial step"},
+        title="Step rules when the head is trained too", data=joint_data, draw=draw, judge=judge,
         says="On data model DM, NGD (Eq. (10) without its factors t^(-2/3) and 1/t), joint NGD and the Polyak step are "
         "all faster than GD, the Polyak step fastest; the loss falls at a similar rate for NGD and joint NGD, in the "
         "other metrics NGD is slightly faster (Figure 3).",

@@ -265,14 +265,18 @@ def _draw_guide(axes: Any, arrays: Arrays, column: str) -> None:
 
 FIGURES = [
     Figure(
-        id="rates-2", title="Step rules on orthogonal signals",
+        id="rates-2",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Step rules on orthogonal signals",
         data=partial(signal_data, family=orthogonal_signal, polyak_cap=10.0), draw=draw, judge=judge,
         says="On Example 1 with sigma = 0 the loss goes to its floor, |W| grows linearly, attention saturates and W "
         "aligns with W_mm as Lemma 1, Eq. (9) and Theorem 1 say; NGD is significantly faster than GD, the Polyak step "
         "faster than NGD in every metric (and slows down once its cap binds), momentum gives a boost (Figure 2).",
     ),
     Figure(
-        id="rates-5", title="Step rules on antipodal signals",
+        id="rates-5",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Step rules on antipodal signals",
         data=partial(signal_data, family=antipodal_signal, polyak_cap=5.0), draw=draw, judge=judge,
         says="With antipodal instead of orthogonal signals, and cap 5 of the Polyak step, the picture is that of "
         "Figure 2 (Figure 5).",

@@ -341,14 +341,18 @@ def draw_10(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="svm-7", title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
+        id="svm-7",
+        axes={"steps": "step", "*_margin": "trial", "*_rank": "trial", "*_gap": "trial", "*": "trial step"},
+        title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
         settings=directions_settings,
         draw=draw_7, judge=judge_7, says="With n = 6, T = 8, d = 10 the softmax weights saturate (a), W aligns with "
         "the Frobenius max-margin solution of its tokens (b) and K Qᵀ with the nuclear one (c), each only with its own "
         "(Figure 7).",
     ),
     Figure(
-        id="svm-10", title="How wide K and Q must be", data=rank_bounds_data, draw=draw_10, judge=judge_10,
+        id="svm-10",
+        axes={"m": "m", "size": "size part", "apart": "size trial m", "rank": "size trial"},
+        title="How wide K and Q must be", data=rank_bounds_data, draw=draw_10, judge=judge_10,
         settings=rank_bounds_settings,
         says="With d = 20, 1 - cos of K Qᵀ with the nuclear max-margin solution goes to 0 once m is about n or more, "
         "whatever T (Figure 10).",

@@ -179,6 +179,7 @@ def judge_twelve(arrays: Arrays, facts: Facts) -> Finding:
 FIGURES = [
     Figure(
         id="svm-12",
+        axes={"bounds": "bound", "attempts": "bound", "*": "bound trial"},
         title="How many tokens a concave head keeps",
         says="Where τ γ_τ^gap / 2 > λ > γ_1^gap the attention keeps at least two and at most τ tokens (Lemma 6); τ, λ "
         "and the number of kept tokens are positively correlated.",

@@ -198,6 +198,7 @@ def _corrs(values: np.ndarray) -> list[Any]:
 FIGURES = [
     Figure(
         id="svm-9",
+        axes={"strengths": "strength", "*": "strength trial"},
         title="A concave head keeps more tokens",
         says="With h(o) = v.o - λ|o|^2 and orthonormal tokens the number of kept tokens grows with λ, from one at "
         "λ = 0 to all of them beyond λ = 2; the correlation with W^SVMeq stays above 0.95 and falls with the number "

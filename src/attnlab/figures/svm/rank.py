@@ -140,7 +140,9 @@ def draw_4(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="svm-4", title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data, draw=draw_4,
+        id="svm-4",
+        axes={"d": "d", "size": "size part", "drawn": "size d", "*": "size d trial"},
+        title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data, draw=draw_4,
         judge=judge_4, says="For the best tokens of random sets, the ranks of both solutions are bounded by n and d "
         "(the caption says max(n, d); Lemma 1 and the size of W give min(n, d)), and the nuclear solution has the "
         "lower rank (Figure 4).",
