@@ -10,7 +10,7 @@ import pytest
 
 from attnlab import AttnlabError, InputError, Store
 from attnlab.claims import Verdict
-from attnlab.figures import Figure, Finding, find, make
+from attnlab.figures import Figure, Finding, figures, find, make
 from attnlab.figures.settings import settings_in_words
 from attnlab.figures.style import new_figure, styled
 from attnlab.figures.sweep import sweep
@@ -120,8 +120,11 @@ def test_settings_in_words():
 def test_figures_that_sweep_say_what_can_be_changed():
     from attnlab.claims import Scale
 
-    for figure in find(["svm-2", "svm-5", "svm-6", "svm-7"]):
+    for figure in find(["svm-2", "svm-5", "svm-6", "svm-7", "svm-10"]):
         assert {"d", "trials", "steps"} <= set(figure.settings(Scale.QUICK))
+    with_settings = {figure.id for figure in figures() if figure.settings(Scale.QUICK)}
+    listed = {f"svm-{number}" for number in (2, 4, 5, 6, 7, 9, 10)} | {f"rates-{number}" for number in (2, 3, 5, 9)}
+    assert with_settings == listed | {"multihead-2", "multihead-3"}
 
 
 def test_tables_are_tidy():

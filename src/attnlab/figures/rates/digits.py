@@ -55,14 +55,18 @@ def inputs() -> dict[str, str]:
     return {file.name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files}
 
 
-def digits_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def digits_settings(scale: Scale) -> dict[str, Any]:
+    return {"n": 50, "T": 5, "trials": scale.pick(3, 8, 20)}
+
+
+def digits_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """W trained from zero by GD and by NGD, against the max-margin W of the best-scoring patches."""
     from attnlab.optim import gd, ngd
 
-    trials, record = scale.pick(3, 8, 20), scale.pick(20, 60, 60)
-    tokens = digit_patches(source=_folder(), seed=SEED, trials=trials)
+    given, record = {**digits_settings(scale), **settings}, scale.pick(20, 60, 60)
+    tokens = digit_patches(source=_folder(), seed=SEED, **given)
     facts = {
-        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": trials, "steps": STEPS, "seed": SEED,
+        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": given["trials"], "steps": STEPS, "seed": SEED,
         "images": f"{tokens.info['images']} zeros and ones of {tokens.info['source']}", "MNIST": _folder() is not None,
         "noise": tokens.info["noise"],
         "accuracy of the classifier on unseen images": tokens.info["accuracy"],
@@ -177,6 +181,7 @@ FIGURES = [
         id="rates-9",
         axes={"steps": "step", "floor": "trial", "*": "trial step"},
         title="Digit images among noise", data=digits_data, draw=draw, judge=judge, missing=missing,
+        settings=digits_settings,
         inputs=inputs, says="On binary MNIST with one digit patch among noise patches and a fixed linear classifier, W "
         "converges in direction to W_mm, NGD faster than GD (Figure 9).",
     ),

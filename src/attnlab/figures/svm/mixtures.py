@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.errors import InputError, message
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, new_figure, styled
 from attnlab.figures.svm.concave import (
@@ -66,10 +67,18 @@ def nine_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict[str, 
     }
 
 
-def nine_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def nine_settings(scale: Scale) -> dict[str, Any]:
+    """Trials for each λ: of normalized GD, and of gradient flow."""
+    return {"trials": scale.pick(8, 40, MOST), "flows": scale.pick(1, 6, MOST)}
+
+
+def nine_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The same data sets at every strength λ; arrays are (strengths, trials)."""
+    given = {**nine_settings(scale), **settings}
     strengths = scale.pick((0.0, 0.5, 2.5), STRENGTHS, STRENGTHS)
-    trials = {"gd": scale.pick(8, 40, 100), "flow": scale.pick(1, 6, 100)}
+    trials = {"gd": given["trials"], "flow": given["flows"]}
+    if max(trials.values()) > MOST:
+        raise InputError(message(f"`trials` and `flows` are {given['trials']} and {given['flows']}; at most {MOST}."))
     arrays: dict[str, np.ndarray] = {"strengths": np.array(strengths)}
     facts: dict[str, Any] = {"setting": SETTING, "seed": SEED, "trials per λ": dict(trials)}
     for method, count in trials.items():
@@ -204,6 +213,7 @@ FIGURES = [
         "λ = 0 to all of them beyond λ = 2; the correlation with W^SVMeq stays above 0.95 and falls with the number "
         "of kept tokens.",
         data=nine_data,
+        settings=nine_settings,
         draw=draw_nine,
         judge=judge_nine,
     ),

@@ -24,10 +24,19 @@ NORMS: tuple[Norm, ...] = ("frobenius", "nuclear")
 COUNTS, GAP = 1e-6, 1e-8
 
 
-def ranks_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def ranks_settings(scale: Scale) -> dict[str, Any]:
+    return {
+        "d": scale.pick((5, 10), (2, 5, 10, 20), (2, 3, 4, 5, 10, 15, 20)),
+        "trials": scale.pick(5, 15, 100),
+    }
+
+
+def ranks_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Ranks of the solutions for the best tokens, over the dimension, for several n and T."""
     sizes = ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15))[: scale.pick(2, 5, 5)]
-    dims, trials = scale.pick((5, 10), (2, 5, 10, 20), (2, 3, 4, 5, 10, 15, 20)), scale.pick(5, 15, 100)
+    given = {**ranks_settings(scale), **settings}
+    dims: tuple[int, ...] = given["d"]
+    trials: int = given["trials"]
     # Sets whose best tokens cannot be separated are drawn again, up to this many draws per set wanted.
     patience = scale.pick(5, 10, 60)
     stage = Stages(tell, len(sizes) * len(dims))
@@ -142,7 +151,8 @@ FIGURES = [
     Figure(
         id="svm-4",
         axes={"d": "d", "size": "size part", "drawn": "size d", "*": "size d trial"},
-        title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data, draw=draw_4,
+        title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data,
+        settings=ranks_settings, draw=draw_4,
         judge=judge_4, says="For the best tokens of random sets, the ranks of both solutions are bounded by n and d "
         "(the caption says max(n, d); Lemma 1 and the size of W give min(n, d)), and the nuclear solution has the "
         "lower rank (Figure 4).",

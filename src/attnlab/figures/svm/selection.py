@@ -330,7 +330,7 @@ def draw_6(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="svm-2",
-        axes={"d": "d", "*": "d trial"},
+        axes={"d": "d", "*_attempts": "d trial sequence", "*": "d trial"},
         title="Training W: global and local convergence over the dimension", data=bars_of_w, draw=draw_2,
         judge=judge_2, settings=bars_settings,
         says="With n = T = 5, runs that train W select locally optimal tokens, and the share that "
@@ -338,7 +338,7 @@ FIGURES = [
     ),
     Figure(
         id="svm-5",
-        axes={"d": "d", "*": "d trial"},
+        axes={"d": "d", "*_attempts": "d trial sequence", "*": "d trial"},
         title="Global and local convergence of W and (K, Q), with Assumption B.1", data=bars_of_both,
         draw=draw_5, judge=judge_5, settings=bars_settings,
         says="With n = T = 5 and 500 sets per d, the share of runs that select the best "
