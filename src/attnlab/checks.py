@@ -114,6 +114,8 @@ def seeds(name: str, value: Any) -> int | list[int]:
         return whole(name, value, 0)
     if not len(value):
         raise InputError(message(f"`{name}` is an empty list; wanted a seed, or one for each trial."))
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu" and value.min() >= 0:
+        return value.tolist()  # thousands, of a block of a study
     return [whole(f"{name}[{i}]", one, 0) for i, one in enumerate(value)]
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attnlab.claims.stages import Stages
 from attnlab.figures import figures
 from attnlab.figures.encoder import runs
 from attnlab.figures.encoder.runs import Plan, Reading
@@ -55,7 +56,7 @@ def test_segments_and_kernels_are_those_of_one_run(reading):
 
 def test_what_is_kept_of_training():
     reading = Reading(words="", step=2.0)
-    kept = runs.train_widths(reading, {10: 2, 100: 1}, PLAN, lambda width: None, SMALL)
+    kept = runs.train_widths(reading, {10: 2, 100: 1}, PLAN, Stages(), SMALL)
     assert {name: values.shape for name, values in kept.items()} == {
         **{name: (2, 2, 9) for name in ("mse", "step", "concentration", "frozen")},
         **{name: (2, 2, 6) for name in ("away", "largest")},

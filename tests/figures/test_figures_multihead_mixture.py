@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.claims import Verdict
+from attnlab.claims.stages import Stages
 from attnlab.data.mixture import tokenized_mixture
 from attnlab.figures.multihead import heads, mixture
 
@@ -112,9 +113,10 @@ def test_curves_are_those_of_one_head_with_another_step():
     tokens, test = tokenized_mixture(30, seed=0, trials=2), tokenized_mixture(40, seed=1, trials=2)
     relevant = tokens.info["relevant"]
     told = []
-    found = heads.run_heads(tokens, lambda H: gd(0.5 * np.sqrt(H)), mixture.KEPT, (1, 9), told.append, steps=10,
+    stage = Stages(lambda done, total, words: told.append(words), 2)
+    found = heads.run_heads(tokens, lambda H: gd(0.5 * np.sqrt(H)), mixture.KEPT, (1, 9), stage, "GD", steps=10,
                             test=test, track=relevant)  # fmt: skip
-    assert told == [1, 9]
+    assert told == ["GD, H = 1", "GD, H = 9", "done"]
     assert found["loss"].shape == (2, 2, len(found["steps"]))
     for i, H in enumerate((1, 9)):
         for trial in range(2):

@@ -151,9 +151,9 @@ def asked_for(monkeypatch, data):
     """Heads, rules and steps of every run of a figure at paper scale."""
     asked = []
 
-    def run_heads(tokens, rule, kept, own, tell, **options):
+    def run_heads(tokens, rule, kept, own, stage, words, **options):
         for H in own:
-            tell(H)
+            stage(f"{words}, {H}", dict)
         rules = [rule(H).describe() for H in own]
         asked.append({"heads": tuple(own), "rules": rules, "steps": options["steps"], "sets": len(tokens.x)})
         np.testing.assert_array_equal(options["targets"]["teacher"]["W"][:, 0], tokens.info["teacher_W"])

@@ -86,10 +86,10 @@ def test_interval_of_a_mean_leaves_out_what_is_missing():
 
 
 @pytest.mark.slow
-def test_widths_side_by_side_are_the_widths_alone(monkeypatch):
-    monkeypatch.setattr(alignment, "STEPS", 60)
+def test_widths_side_by_side_are_the_widths_alone():
     tokens = sphere(n=3, T=4, d=alignment.D, seed=alignment.SEED_10, trials=3)
-    apart, solutions = alignment._widths(tokens, (1, 4))
+    apart, solutions, trials = alignment._widths(tokens, (1, 4), 60, slice(0, 3))
+    np.testing.assert_array_equal(trials[:3], [0, 1, 2])
     start = np.random.default_rng([alignment.SEED_10, 3, 4]).uniform(-1, 1, (3, 1, 2, alignment.D, alignment.WIDEST))
     start = start[:, 0] / np.sqrt(alignment.D)
     runs = [

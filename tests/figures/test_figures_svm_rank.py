@@ -32,8 +32,8 @@ def test_verdict(smoke):
 
 
 def test_ranks_are_the_certified_ones():
-    drawn, found = rank._separable_ranks(5, 5, 5, 8, 5)
-    assert drawn == 8  # d = 5 = max(T - 1, n): every draw can be separated
+    found = rank._separable_ranks(5, 5, 5, 8, 5)
+    assert found["drawn"] == 8  # d = 5 = max(T - 1, n): every draw can be separated
     tokens = sphere(n=5, T=5, d=5, seed=rank.SEED, trials=8)
     best = optimal_tokens(tokens)
     for norm in rank.NORMS:
@@ -52,9 +52,9 @@ def test_rank_is_lost_with_queries_that_hold_no_margin():
 
 
 def test_draws_that_cannot_be_separated_are_counted():
-    drawn, found = rank._separable_ranks(5, 5, 2, 6, 40)
-    kept = len(found["frobenius_rank"])
-    assert kept == 6 < drawn
+    found = rank._separable_ranks(5, 5, 2, 6, 40)
+    drawn = int(found["drawn"])
+    assert np.isfinite(found["frobenius_rank"]).sum() == 6 < drawn
     seen = 0
     for round_ in range(40):
         tokens = sphere(n=5, T=5, d=2, seed=rank.SEED + 1000 * round_, trials=6)
@@ -67,9 +67,9 @@ def test_draws_that_cannot_be_separated_are_counted():
 
 
 def test_patience_ends():
-    drawn, found = rank._separable_ranks(15, 5, 2, 4, 3)
-    assert drawn == 12
-    assert len(found["nuclear_rank"]) < 4
+    found = rank._separable_ranks(15, 5, 2, 4, 3)
+    assert found["drawn"] == 12
+    assert np.isfinite(found["nuclear_rank"]).sum() < 4
 
 
 def test_missing_cells_are_drawn_around(smoke, tmp_path):

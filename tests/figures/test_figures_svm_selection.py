@@ -6,10 +6,10 @@ from scipy.stats import binomtest
 
 from attnlab import Store
 from attnlab.claims import Scale, Verdict
+from attnlab.claims.stages import kept_in
 from attnlab.data import optimal_tokens, scores, sphere
 from attnlab.figures.svm import batches, selection
 from attnlab.figures.svm.batches import constraint_values, ended
-from attnlab.figures.sweep import kept_in
 from attnlab.svm import solve_margin, solve_margins
 from attnlab.theory import assumption_b1, assumption_b1_proxy, is_locally_optimal
 from attnlab.theory.proportion import wilson

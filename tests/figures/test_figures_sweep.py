@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab import InputError, Store
+from attnlab import AttnlabError, InputError, Store
 from attnlab.claims import Verdict
-from attnlab.figures import Figure, Finding, find, make
+from attnlab.figures import Figure, Finding, figures, find, make
 from attnlab.figures.settings import settings_in_words
 from attnlab.figures.style import new_figure, styled
 from attnlab.figures.sweep import sweep
@@ -120,8 +120,11 @@ def test_settings_in_words():
 def test_figures_that_sweep_say_what_can_be_changed():
     from attnlab.claims import Scale
 
-    for figure in find(["svm-2", "svm-5", "svm-6", "svm-7"]):
+    for figure in find(["svm-2", "svm-5", "svm-6", "svm-7", "svm-10"]):
         assert {"d", "trials", "steps"} <= set(figure.settings(Scale.QUICK))
+    with_settings = {figure.id for figure in figures() if figure.settings(Scale.QUICK)}
+    listed = {f"svm-{number}" for number in (2, 4, 5, 6, 7, 9, 10)} | {f"rates-{number}" for number in (2, 3, 5, 9)}
+    assert with_settings == listed | {"multihead-2", "multihead-3"}
 
 
 def test_tables_are_tidy():
@@ -136,5 +139,22 @@ def test_tables_are_tidy():
     losses = [(row["trial"], row["step"], row["value"]) for row in rows if row["quantity"] == "loss"]
     assert losses[4] == ("1", "10", "4.0")
     assert [row["value"] for row in rows if row["quantity"] == "W_best"] == ["True", "False"]
+    assert [row["axis_0"] for row in rows if row["quantity"] == "matrix"][:5] == ["0", "0", "0", "0", "1"]
+    doubtful = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {"trials": 3}))))
+    assert "trial" not in doubtful[0]  # three trials or three steps: not named rather than named wrongly
     short = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {}, most=5))))
     assert {"(4, 4): in the npz file", "(2, 3): in the npz file"} <= {row["value"] for row in short}
+
+
+def test_axes_are_those_that_a_figure_says():
+    arrays = {"widths": np.array([10, 100]), "late_steps": np.array([5, 7]), "loss": np.arange(8.0).reshape(2, 2, 2)}
+    axes = {"widths": "width", "late_steps": "step=late_steps", "*": "scaling width step=late_steps"}
+    rows = list(csv.DictReader(io.StringIO(tidy_csv(arrays, {}, axes))))
+    assert list(rows[0]) == ["quantity", "step", "scaling", "width", "value"]
+    (row,) = [row for row in rows if row["value"] == "6.0"]
+    assert (row["scaling"], row["width"], row["step"]) == ("1", "100", "5")
+    for words, said in (("width step", "the axes"), ("width scaling width=nothing", "does not fit")):
+        with pytest.raises(AttnlabError, match=said):
+            tidy_csv(arrays, {}, {"loss": words})
+    with pytest.raises(AttnlabError, match="'width' does not fit"):
+        tidy_csv({"widths": np.arange(3), "loss": np.zeros(2)}, {}, {"loss": "width"})

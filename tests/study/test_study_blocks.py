@@ -176,6 +176,15 @@ def test_blocks_take_about_ten_seconds(folder):
         assert ends[-1][1] == 5000
 
 
+@pytest.mark.parametrize("cost", [0.011, 0.02, 0.003])
+def test_no_process_waits_for_the_last_block_of_another(folder, cost):
+    handed = Plan(folder, {"p": [0.5], "n": [1]}, 20_000, 2).everything(2, cost)
+    large = [[task.trials for task in tasks if task.start >= 80] for tasks in handed.values()]
+    assert abs(sum(large[0]) - sum(large[1])) <= 0.5 * max(large[0])  # sizes are multiples of 16
+    assert max(large[0]) * cost <= SECONDS
+    assert max(large[0]) * cost > 0.7 * SECONDS
+
+
 def test_no_process_is_left_without_work(folder):
     handed = Plan(folder, {"p": [0.5], "n": [1]}, 1000, 2).everything(2, 1e-4)
     assert all(len(tasks) >= 4 for tasks in handed.values())

@@ -1,6 +1,7 @@
 """What is wrong is said, by name, before or instead of computing."""
 
 import json
+import sys
 import threading
 
 import numpy as np
@@ -149,6 +150,31 @@ def test_words_of_summaries(tmp_path):
         study.run(client=5)
 
 
+def test_a_file_may_use_what_lies_beside_it(tmp_path):
+    (tmp_path / "beside_the_sweep.py").write_text("def triple(seeds):\n    return 3 * seeds\n")
+    (tmp_path / "sweep.py").write_text(
+        "import attnlab as al, beside_the_sweep\n"
+        "def block(point, seeds):\n    return {'value': beside_the_sweep.triple(seeds)}\n"
+        f"study = al.Study(block, {{'n': [1]}}, trials=4, store={str(tmp_path / 's')!r})\n"
+    )
+    found = read_study(tmp_path / "sweep.py")
+    found.run(jobs=2)
+    assert found.frame()["value"].tolist() == [0, 3, 6, 9]
+    (tmp_path / "beside_the_sweep.py").write_text("def triple(seeds):\n    return 4 * seeds\n")
+    sys.modules.pop("beside_the_sweep")
+    assert read_study(tmp_path / "sweep.py").status().missing == 4
+
+
+def test_studies_of_one_name_in_two_files_are_two(tmp_path):
+    for name, factor in (("one", 2), ("two", 3)):
+        (tmp_path / f"{name}.py").write_text(
+            f"import attnlab as al\ndef block(point, seeds):\n    return {{'value': {factor} * seeds}}\n"
+            f"study = al.Study(block, {{'n': [1]}}, trials=2, store={str(tmp_path / 's')!r})\n"
+        )
+        ran = read_study(tmp_path / f"{name}.py").run()
+        assert (ran.computed, ran.log) == (2, ())
+
+
 def test_a_store_of_another_version_is_told(tmp_path):
     study = al.Study(work.coins, GRID, trials=2, store=tmp_path)
     study.run()
@@ -177,6 +203,9 @@ def test_files(tmp_path):
         "b.toml": ("measure = 'direction'\nsteps = 3\n[grid]\nn = [1]\n", "has steps"),
         "c.toml": ("measure = \n", "is no TOML"),
         "d.txt": ("", "wanted a .py or a .toml"),
+        "broken.py": ("study = (", "cannot be run \\(SyntaxError"),
+        "raises.py": ("import nothing_of_this_name\n", "cannot be run \\(ModuleNotFoundError"),
+        "twice.py": ("import attnlab as al\nal.Study('direction', {'d': [5, 5]})\n", "a point twice"),
     }
     for name, (content, said) in bad.items():
         (tmp_path / name).write_text(content)

@@ -7,7 +7,7 @@ import study_work as work
 from scipy.stats import binom
 
 import attnlab as al
-from attnlab.study.latex import escaped
+from attnlab.study.latex import _cell, escaped
 from attnlab.study.summary import mean, median, share
 
 GRID = {"p": [0.2, 0.7], "n": [1, 2]}
@@ -75,6 +75,9 @@ def test_latex(study):
     row = study.summary(of="heads").iloc[0]
     cell = f"${row['value']:.3g}\\ [{row['low']:.3g}, {row['high']:.3g}]$"
     assert any(line.startswith(f"  0.2 & {cell} & ") for line in lines)
+    (nothing,) = study.summary(of="heads", by=[]).to_dict("records")
+    cell = _cell(pandas.DataFrame([nothing | {"value": np.nan, "low": np.nan, "high": np.nan}]), None, None, "heads", 3)
+    assert cell == "--"
     plain = study.to_latex()
     assert plain.count(r"\\") == 1 + 4
     assert escaped("a_b\\c^") == r"a\_b\textbackslash{}c\textasciicircum{}"

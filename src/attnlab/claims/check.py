@@ -14,6 +14,7 @@ from attnlab.claims.given import id_list
 from attnlab.claims.leftout import LeftOut
 from attnlab.claims.names import named
 from attnlab.claims.scale import Scale, Tell
+from attnlab.claims.stages import kept_in
 from attnlab.errors import InputError, message
 from attnlab.papers import TITLES, parts
 from attnlab.store import Store
@@ -161,9 +162,11 @@ def _checked(claim: Claim, scale: Scale, store: Store | None, fresh: bool) -> Ch
 
     def measured() -> tuple[dict[str, Any], dict[str, Any]]:
         began = time.perf_counter()
-        outcome = claim.measure(scale)
+        with kept_in(None if fresh else store, config):
+            outcome = claim.measure(scale)
         return {}, {"outcome": outcome.to_json(), "seconds": time.perf_counter() - began}
 
+    config: dict[str, Any] = {}
     if store is None:
         facts = measured()[1]
     else:

@@ -314,4 +314,4 @@ def _unit(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def _signs(rng: np.random.Generator, n: int) -> Array:
-    return rng.choice([-1.0, 1.0], n)
+    return 2.0 * rng.integers(0, 2, n) - 1.0

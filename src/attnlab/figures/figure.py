@@ -16,12 +16,12 @@ from attnlab.claims.names import named
 from attnlab.claims.page import listed, short
 from attnlab.claims.scale import Scale, Tell as Tell
 from attnlab.claims.seen import Check as Check, verdict_of
+from attnlab.claims.stages import kept_in
 from attnlab.data.files import write_npz
 from attnlab.data.writing import make_folder, write_json, write_text
 from attnlab.errors import InputError, message
 from attnlab.figures.settings import changed_settings
 from attnlab.figures.style import save_figure, styled
-from attnlab.figures.sweep import kept_in
 from attnlab.figures.tidy import tidy_csv
 from attnlab.papers import TITLES, parts
 from attnlab.store import Store
@@ -122,6 +122,8 @@ class Figure:
         on_files: files of the user's own -> the same figure of them; None for a figure that takes none.
         settings: scale -> settings that can be changed, with the paper's values or those of the scale; `data` takes
             them as keywords.
+        axes: pattern of names -> axes of these arrays in words, as {"*_loss": "trial step"}, for the CSV file; see
+            `figures.tidy`.
     """
 
     id: str
@@ -135,6 +137,7 @@ class Figure:
     shares: str = ""
     on_files: Callable[[Any], Figure] | None = None
     settings: Callable[[Scale], dict[str, Any]] = lambda scale: {}
+    axes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
@@ -225,12 +228,6 @@ def make(
 
     folder = make_folder(out)
 
-    def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        began = time.perf_counter()
-        with kept_in(None if fresh else store):
-            arrays, facts = figure.data(scale, tell, **{**usual, **changed})
-        return arrays, {**facts, "seconds": time.perf_counter() - began}
-
     config = {
         "id": figure.shares or figure.id,
         "scale": scale.value,
@@ -239,6 +236,13 @@ def make(
         "reach": reach(figure.data),
         **({"settings": changed} if changed else {}),
     }
+
+    def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        began = time.perf_counter()
+        with kept_in(None if fresh else store, config):
+            arrays, facts = figure.data(scale, tell, **{**usual, **changed})
+        return arrays, {**facts, "seconds": time.perf_counter() - began}
+
     if store is None:
         arrays, facts = computed()
     else:
@@ -250,7 +254,7 @@ def make(
     for kind in ("png", "pdf"):
         styled(save_figure)(picture, names[kind])
     write_npz(names["npz"], dict(arrays), dict(facts))
-    write_text(names["csv"], tidy_csv(arrays, facts))
+    write_text(names["csv"], tidy_csv(arrays, facts, figure.axes))
     made = Made(figure, finding, facts, scale, tuple(names.values()), float(facts["seconds"]))
     write_json(names["json"], made.to_json())
     write_text(names["md"], _note(made))

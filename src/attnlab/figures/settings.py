@@ -17,7 +17,7 @@ def changed_settings(figure: str, known: Mapping[str, Any], given: Mapping[str, 
     for name, value in given.items():
         if name not in known:
             wanted = f"wanted some of {', '.join(known)}" if known else "it has none that can be changed"
-            raise InputError(message(f"{figure} has no setting {name!r}; {wanted}."))
+            raise InputError(message(f"{figure} has no setting {name!r}; {wanted}.", "attnlab figure --list --json"))
         found = _like(f"{figure}: `{name}`", known[name], value)
         if found != known[name]:
             changed[name] = found

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.scale import Tell
+from attnlab.claims.stages import store_of_whole
 from attnlab.errors import AttnlabError, message
 from attnlab.store import Store
 from attnlab.study.design import BlockFunction
 from attnlab.study.driver import StudyProgress
 from attnlab.study.study import Study
-
-_STORE: ContextVar[Store | None] = ContextVar("store of the figure", default=None)
-
-
-@contextmanager
-def kept_in(store: Store | None) -> Iterator[None]:
-    """Keep the blocks of all sweeps in here in this store; with None they are gone after use."""
-    before = _STORE.set(store)
-    try:
-        yield
-    finally:
-        _STORE.reset(before)
 
 
 def sweep(
@@ -42,7 +29,7 @@ def sweep(
         tell: told how many trials are done.
         what: is done, in a few words.
     """
-    store = _STORE.get()
+    store = store_of_whole()
     if store is None:
         with TemporaryDirectory(prefix="attnlab-") as folder:
             return _swept(function, points, trials, tell, what, Store(folder))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import runpy
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from attnlab.checks import shown
 from attnlab.data.writing import as_path
-from attnlab.errors import InputError, message
+from attnlab.errors import AttnlabError, InputError, message
 from attnlab.study.study import Study
 
 KEYS = ("measure", "grid", "points", "trials", "seed", "name", "block")
@@ -42,7 +43,16 @@ def read_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
 
 
 def _from_python(file: Path, name: str | None) -> Study:
-    found = runpy.run_path(str(file), run_name=file.stem)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as by `python FILE`: what lies beside it can be imported
+    try:
+        found = runpy.run_path(str(file), run_name=file.stem)
+    except AttnlabError:
+        raise
+    except Exception as error:
+        problem = f"`{file}` cannot be run ({type(error).__name__}: {error})."
+        raise InputError(message(problem, f"python {file}")) from error
     studies = {key: value for key, value in found.items() if isinstance(value, Study)}
     if name is not None:
         if name not in studies:

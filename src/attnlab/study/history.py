@@ -7,20 +7,24 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnlab.data.fingerprint import digest
 from attnlab.data.writing import write_json
 from attnlab.errors import AttnlabError
 from attnlab.store.folder import versions
 from attnlab.store.keys import FORMAT
 from attnlab.study.design import Design
+from attnlab.study.sending import innermost
 
 WATCHED = ("python", "attnlab", "jax", "numpy", "scipy")
 
 
 def earlier_code(design: Design, name: str) -> str:
-    """Say if the store has results of a study of this name that were made with other code; write down ours."""
+    """Say if the store has results of a study of this name and file that were made with other code; write down ours."""
     now = {"code": _hash(design.code), "format": FORMAT, "versions": {key: versions()[key] for key in WATCHED}}
-    path = design.store.path / "studies" / f"{_file_name(name)}.json"
+    home = digest(np.frombuffer(_home(design.function).encode(), dtype=np.uint8))
+    path = design.store.path / "studies" / f"{_file_name(name)}-{home[:12]}.json"
     before = _read(path)
     if before != now:
         try:
@@ -43,9 +47,14 @@ def _told(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _hash(code: dict[str, Any]) -> str:
-    import numpy as np
-
     return digest(np.frombuffer(json.dumps(code, sort_keys=True).encode(), dtype=np.uint8))
+
+
+def _home(function: Any) -> str:
+    """The file of a function, so that functions of equal names in several files are told apart."""
+    inner = innermost(function)
+    file = getattr(getattr(inner, "__code__", None), "co_filename", "")
+    return str(Path(file).resolve()) if Path(file).is_file() else str(getattr(inner, "__module__", ""))
 
 
 def _file_name(name: str) -> str:

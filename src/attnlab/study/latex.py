@@ -53,6 +53,8 @@ def _cell(group: Any, across: str | None, value: Any, name: str, digits: int) ->
         return "--"
     row = rows.iloc[0]
     middle = _number(row["value"], digits)
+    if np.isnan(row["value"]):
+        return middle
     if np.isnan(row["low"]):
         return f"${middle}$"
     return f"${middle}\\ [{_number(row['low'], digits)}, {_number(row['high'], digits)}]$"

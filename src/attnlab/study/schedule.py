@@ -122,7 +122,8 @@ class Schedule:
         """Decide how the trials of a point are cut, and cut what is left accordingly."""
         before = {task.start for task in self._todo[point]} - {0}
         ends = sorted({*self._ends.get(point, []), *before})
-        cuts = self.design.decide_cuts(point, Cuts(tuple(ends), self._size(cost)))
+        left = sum(task.trials for task in self._todo[point])
+        cuts = self.design.decide_cuts(point, Cuts(tuple(ends), self._even(self._size(cost), left)))
         blocks = deque()
         for task in self._todo[point]:
             at = task.start
@@ -139,3 +140,12 @@ class Schedule:
         fair = math.ceil(len(self.design.points) * trials / (BLOCKS_EACH * self.slots))
         size = min(max(1, int(SECONDS / cost)), max(fair, LEAST), trials)
         return size if size <= LEAST or size == trials else size - size % LEAST
+
+    def _even(self, size: int, left: int) -> int:
+        """A little smaller, if then every process gets as many blocks, so that none waits for the last of another."""
+        blocks, points = math.ceil(left / size), len(self.design.points)
+        for more in range(blocks // 8 + 1) if self.slots > 1 else ():
+            if (blocks + more) * points % self.slots == 0:
+                even = math.ceil(left / (blocks + more))
+                return min(size, even + -even % LEAST)
+        return size

@@ -19,7 +19,7 @@ def packed(function: Callable[..., Any]) -> bytes:
     """
     import cloudpickle
 
-    module = sys.modules.get(getattr(_innermost(function), "__module__", None) or "")
+    module = sys.modules.get(getattr(innermost(function), "__module__", None) or "")
     by_value = module is not None and not is_installed(module)
     try:
         return _with_code(function, module) if by_value and module is not None else cloudpickle.dumps(function)
@@ -40,7 +40,8 @@ def unpacked(content: bytes) -> Callable[..., Any]:
         raise InputError(message(problem, hint)) from error
 
 
-def _innermost(function: Any) -> Any:
+def innermost(function: Any) -> Any:
+    """The function within partials."""
     while hasattr(function, "func"):  # partials
         function = function.func
     return function

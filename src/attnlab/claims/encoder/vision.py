@@ -18,6 +18,7 @@ from attnlab.claims.encoder.vision_runs import MAIN, WIDTHS, log_ratio, mean_ove
 from attnlab.claims.images import image_inputs, missing_images
 from attnlab.claims.scale import Scale
 from attnlab.claims.seen import Check
+from attnlab.claims.stages import Stages
 from attnlab.claims.verdict import Verdict
 from attnlab.data.tokens import Array
 
@@ -109,7 +110,7 @@ def too_brief(facts: Facts) -> str:
 @cache
 def runs_of(scale: Scale) -> tuple[Arrays, Facts]:
     """Runs of the claims' plan on MNIST, which serve both claims."""
-    return trained(PLANS[scale], mnist_pictures(), lambda words: None)
+    return trained(PLANS[scale], mnist_pictures(), Stages())
 
 
 def measured(scale: Scale, checks: Callable[[Arrays], Sequence[Check]]) -> Outcome:

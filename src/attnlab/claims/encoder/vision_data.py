@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.encoder.pictures import Pictures, pictures
-from attnlab.claims.encoder.vision_runs import CHOICE, MAIN, OPEN, OTHERS, SCALINGS, WIDTHS, told, train_all
+from attnlab.claims.encoder.vision_runs import CHOICE, MAIN, OPEN, OTHERS, SCALINGS, WIDTHS, train_all
 from attnlab.claims.scale import Scale, Tell
+from attnlab.claims.stages import Stages
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 
@@ -53,19 +54,20 @@ PLANS = {
 
 def vision_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The runs behind figures 4 and 7: every reading, width, scaling and seed, with attention before and after."""
-    plan, seen = PLANS[scale], pictures(scale)
-    cost = COST if scale is Scale.PAPER else ""
-    return told(lambda begins: trained(plan, seen, begins), plan.runs, tell, cost)
+    plan, cost = PLANS[scale], COST if scale is Scale.PAPER else ""
+    arrays, facts = trained(plan, pictures(scale), Stages(tell, plan.runs, cost))
+    return arrays, facts | ({"cost": cost} if cost else {})
 
 
-def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def trained(plan: Plan, seen: Pictures, stage: Stages) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """All runs of a plan on these images."""
     images = seen.train.take(min(plan.images, seen.train.n), seed=SEED)
     tests = seen.test.take(min(plan.test, seen.test.n), seed=SEED)
     data, test = seen.patches(images), seen.patches(tests)
     per_epoch = -(-data.n // min(MAIN.batch, data.n))
     steps, few = (record_steps(per_epoch, epochs) for epochs in (plan.epochs, plan.other_epochs))
-    maps = Maps(test.rows(np.arange(min(MAPPED, test.n))), plan)
+    mapped = test.rows(np.arange(min(MAPPED, test.n)))
+    ended = partial(attention_moved, mapped)
     arrays: dict[str, np.ndarray] = {
         "widths": np.array(plan.widths),
         "other_widths": np.array(plan.other_widths),
@@ -74,9 +76,10 @@ def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[
         "picture": tests.pixels[0, :, :, 0] / tests.pixels.max(),
     }
     arrays |= train_all(
-        "main", MAIN, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, begins, test=test, ended=maps.add
+        "main", MAIN, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, stage, test=test, ended=ended
     )
-    arrays |= maps.arrays
+    arrays |= {name: arrays.pop(f"main_{name}") for name in ("entropy_before", "entropy_after", "moved", "maps")}
+    arrays["maps"] = arrays["maps"][:, :, 0]  # of the first seed
     for name, setting in OTHERS.items() if plan.other_seeds else ():
         arrays |= train_all(
             name,
@@ -87,7 +90,8 @@ def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[
             plan.other_seeds,
             few,
             KEPT,
-            lambda words, of=setting.words: begins(f"{of}: {words}"),
+            stage,
+            told=f"{setting.words}: ",
             test=test,
         )
     facts = {
@@ -103,7 +107,7 @@ def trained(plan: Plan, seen: Pictures, begins: Callable[[str], None]) -> tuple[
         "other readings": {name: setting.words for name, setting in OTHERS.items()},
         "the paper does not say": OPEN,
         "how the main reading was chosen": CHOICE,
-        "images of attention": maps.data.n,
+        "images of attention": mapped.n,
         "loss": "cross entropy, in float32",
     }
     return arrays, facts
@@ -122,32 +126,24 @@ def record_steps(per_epoch: int, epochs: int) -> list[int]:
     )
 
 
-class Maps:
-    """Attention of test images before and after training: entropies, how far it moved, and the maps of one image."""
-
-    def __init__(self, data: Sequences, plan: Plan) -> None:
-        self.data = data
-        shape = (len(SCALINGS), len(plan.widths), plan.seeds)
-        self.arrays: dict[str, np.ndarray] = {
-            name: np.full(shape, np.nan) for name in ("entropy_before", "entropy_after", "moved")
-        }
-        self.arrays["maps"] = np.full((*shape[:2], 2, data.T, data.T), np.nan)
-
-    def add(self, place: tuple[int, int, int], model: Any, run: Any) -> None:
-        """What one run did to it; nothing if it overflowed."""
-        if int(run.lost_at) >= 0:
-            return
-        before, after = (self._attention(model, weights) for weights in (run.initial, run.weights))
-        self.arrays["entropy_before"][place] = entropy(before).mean()
-        self.arrays["entropy_after"][place] = entropy(after).mean()
-        self.arrays["moved"][place] = moved(before, after).mean()
-        if place[2] == 0:
-            self.arrays["maps"][place[:2]] = before[0], after[0]
-
-    def _attention(self, model: Any, weights: Any) -> Array:
-        """Of the one head, (images, T, T); a row is what one token looks at."""
-        attention = model.attention(self.data, weights)
-        return attention.reshape(self.data.n, self.data.T, self.data.T)
+def attention_moved(data: Sequences, model: Any, run: Any) -> dict[str, Array]:
+    """What a run did to the attention on some images: entropies, how far it moved, and the maps of the first image,
+    (before or after, T, T); NaN if the run overflowed.
+    """
+    if int(run.lost_at) >= 0:
+        nothing = np.array(np.nan)
+        maps = np.full((2, data.T, data.T), np.nan)
+        return {"entropy_before": nothing, "entropy_after": nothing, "moved": nothing, "maps": maps}
+    # Of the one head, (images, T, T); a row is what one token looks at.
+    before, after = (
+        model.attention(data, weights).reshape(data.n, data.T, data.T) for weights in (run.initial, run.weights)
+    )
+    return {
+        "entropy_before": entropy(before).mean(),
+        "entropy_after": entropy(after).mean(),
+        "moved": moved(before, after).mean(),
+        "maps": np.stack([before[0], after[0]]),
+    }
 
 
 def entropy(attention: Array) -> Array:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,12 +22,12 @@ from attnlab.claims.encoder.vision_runs import (
     WIDTHS,
     log_ratio,
     mean_over_time,
-    told,
     train_all,
 )
 from attnlab.claims.images import image_inputs, missing_images
 from attnlab.claims.scale import Scale, Tell
 from attnlab.claims.seen import Check
+from attnlab.claims.stages import Stages
 from attnlab.claims.verdict import Verdict
 from attnlab.data.tokens import Array
 
@@ -81,9 +81,9 @@ def training_error(view: Any) -> Any:
 
 def regression_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Training errors by width, scaling and seed, with a step that works and with that of the classification."""
-    plan, seen = PLANS[scale], pictures(scale)
-    cost = COST if scale is Scale.PAPER else ""
-    return told(lambda begins: regressed(plan, seen, begins), plan.runs, tell, cost)
+    plan, cost = PLANS[scale], COST if scale is Scale.PAPER else ""
+    arrays, facts = regressed(plan, pictures(scale), Stages(tell, plan.runs, cost))
+    return arrays, facts | ({"cost": cost} if cost else {})
 
 
 def record_steps(per_epoch: int, epochs: int) -> list[int]:
@@ -97,9 +97,7 @@ def record_steps(per_epoch: int, epochs: int) -> list[int]:
     return sorted({*often, *range(first, epochs * per_epoch + 1, per_epoch)})
 
 
-def regressed(
-    plan: Plan, seen: Pictures, begins: Callable[[str], None]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def regressed(plan: Plan, seen: Pictures, stage: Stages) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """All runs of a plan on two digits of these images."""
     both = seen.train.only(DIGITS)
     images = both.take(min(plan.images, both.n), seed=SEED)
@@ -108,7 +106,7 @@ def regressed(
     steps = record_steps(per_epoch, plan.epochs)
     options: dict[str, Any] = {"classes": None, "loss": "mse_mean", "metrics": {"error": training_error}}
     arrays: dict[str, np.ndarray] = {"widths": np.array(plan.widths), "epochs": np.array(steps) / per_epoch}
-    arrays |= train_all("main", SETTING, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, begins, **options)
+    arrays |= train_all("main", SETTING, data, seen.patch, plan.widths, plan.seeds, steps, KEPT, stage, **options)
     last = [0, plan.printed_epochs * per_epoch]
     if plan.printed_seeds:
         arrays |= train_all(
@@ -120,7 +118,8 @@ def regressed(
             plan.printed_seeds,
             last,
             KEPT,
-            lambda words: begins(f"step {PRINTED.step:g}: {words}"),
+            stage,
+            told=f"step {PRINTED.step:g}: ",
             **options,
         )
     facts = {
@@ -154,7 +153,7 @@ def error_checks(arrays: Mapping[str, np.ndarray]) -> list[Check]:
 
 def measured(scale: Scale) -> Outcome:
     """Runs of the claims' plan on MNIST, and the checks of them."""
-    arrays, facts = regressed(CLAIM_PLANS[scale], mnist_pictures(), lambda words: None)
+    arrays, facts = regressed(CLAIM_PLANS[scale], mnist_pictures(), Stages())
     ends = arrays["main_error"][..., -1].mean(-1)  # (scalings, widths)
     return outcome_of_checks(
         error_checks(arrays),

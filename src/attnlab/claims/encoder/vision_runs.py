@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnlab.claims.scale import Tell
+from attnlab.claims.stages import Stages
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
 
@@ -105,23 +107,6 @@ CHOICE = (
 )
 
 
-Data = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays and facts of a figure
-
-
-def told(train: Callable[[Callable[[str], None]], Data], runs: int, tell: Tell, cost: str) -> Data:
-    """`train(begins)`, which calls `begins(words)` before each of its runs; a `cost` is told with each, and kept."""
-    done = 0
-
-    def begins(words: str) -> None:
-        nonlocal done
-        tell(done, runs, f"{words} ({cost})" if cost else words)
-        done += 1
-
-    arrays, facts = train(begins)
-    tell(runs, runs, "done")
-    return arrays, facts | ({"cost": cost} if cost else {})
-
-
 def at_steps(run: Trajectory, name: str, steps: Sequence[int]) -> Array:
     """A metric at these steps; NaN where the run had ended or overflowed."""
     values = np.full(len(steps), np.nan)
@@ -142,34 +127,36 @@ def train_all(
     seeds: int,
     steps: Sequence[int],
     kept: Sequence[str],
-    begins: Callable[[str], None],
+    stage: Stages,
     *,
+    told: str = "",
     classes: int | None = 10,
-    ended: Callable[[tuple[int, int, int], Any, Trajectory], None] | None = None,
+    ended: Callable[[Any, Trajectory], Mapping[str, np.ndarray]] | None = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """All widths, both scalings, several seeds: metrics (scalings, widths, seeds, steps), and `lost_at` without steps.
 
     Args:
         name: of these runs, with which the names of their arrays begin.
-        begins: told in words what is trained next.
-        ended: shown the place (scaling, width, seed), the model and the run.
+        stage: each run is one.
+        told: how the words of each begin.
+        ended: (model, run) -> what else is kept of it.
         options: those of `al.descend`.
     """
-    shape = (len(SCALINGS), len(widths), seeds)
-    arrays: dict[str, np.ndarray] = {metric: np.full((*shape, len(steps)), np.nan) for metric in kept}
-    arrays["lost_at"] = np.full(shape, -1)
-    for place in np.ndindex(*shape):
-        scaling, width = SCALINGS[place[0]], widths[place[1]]
-        begins(f"width {width}, tau0 = {PLAIN[scaling]}, seed {place[2]}")
+
+    def one(scaling: Literal["sqrt", "linear"], width: int, seed: int) -> dict[str, Any]:
         model = setting.model(width, scaling, patch, classes)
-        run = setting.train(data, model, steps=steps[-1], record=list(steps), seed=place[2], **options)
-        for metric in kept:
-            arrays[metric][place] = at_steps(run, metric, steps)
-        arrays["lost_at"][place] = int(run.lost_at)
-        if ended is not None:
-            ended(place, model, run)
-    return {f"{name}_{metric}": values for metric, values in arrays.items()}
+        run = setting.train(data, model, steps=steps[-1], record=list(steps), seed=seed, **options)
+        found = {metric: at_steps(run, metric, steps) for metric in kept}
+        return {**found, "lost_at": int(run.lost_at), **(ended(model, run) if ended else {})}
+
+    runs = []
+    for scaling, width, seed in itertools.product(SCALINGS, widths, range(seeds)):
+        words = f"{told}width {width}, tau0 = {PLAIN[scaling]}, seed {seed}"
+        runs.append(stage(words, partial(one, scaling, width, seed)))
+    shape = (len(SCALINGS), len(widths), seeds)
+    stacked = {metric: np.stack([run[metric] for run in runs]) for metric in runs[0]}
+    return {f"{name}_{metric}": array.reshape(*shape, *array.shape[1:]) for metric, array in stacked.items()}
 
 
 def mean_over_time(epochs: Array, values: Array) -> Array:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.scale import Scale, Tell
+from attnlab.claims.stages import Stages
 from attnlab.claims.texts import NONE, ROBERTA, Corpus, Files, Reader, looked_at
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
@@ -124,24 +126,23 @@ def train_all(
     shape = (len(heads), setting.seeds)
     arrays: dict[str, np.ndarray] = {"steps": np.array(record), "heads": np.array(heads)}
     lost: list[str] = []
-    done = 0
+    stage = Stages(tell, setting.runs)
     for start in STARTS:
         curves = {name: np.full((*shape, len(record)), np.nan) for name in METRICS}
         for seed in range(setting.seeds):
             weights = _start(reader, corpus.train.classes, setting, start, seed, train, model)
             if seed == 0:
-                arrays |= {f"{start}_{name}": values for name, values in _features(model, heads, weights, train, test)}
+                features = stage.keep(f"{start}, features", partial(_features, model, heads, weights, train, test))
+                arrays |= {f"{start}_{name}": values for name, values in features.items()}
             for i, h in enumerate(heads):
-                tell(done, setting.runs, f"{STARTS[start]}, {h} heads, seed {seed}")
                 masked = replace(model, active=h)
-                run = _one_run(setting, masked, weights, start, seed, train, test, record)
+                one = partial(_one_run, setting, masked, weights, start, seed, train, test, record)
+                run = stage(f"{STARTS[start]}, {h} heads, seed {seed}", one)
                 for name in METRICS:
-                    curves[name][i, seed, : len(run.steps)] = run.metrics[name]
-                if bool(run.diverged):
+                    curves[name][i, seed, : len(run[name])] = run[name]
+                if run["lost"]:
                     lost.append(f"{start}, {h} heads, seed {seed}")
-                done += 1
         arrays |= {f"{start}_{name}": values for name, values in curves.items()}
-    tell(setting.runs, setting.runs, "done")
     return arrays, {
         **asdict(setting),
         **corpus.facts(),
@@ -158,14 +159,14 @@ def train_all(
 
 def _features(
     model: Any, heads: tuple[int, ...], weights: Mapping[str, np.ndarray], train: Sequences, test: Sequences
-) -> list[tuple[str, Array]]:
+) -> dict[str, Array]:
     """What is left, before training, of what the head sees with all heads: its cosine, and how well a line tells it."""
     kept, accuracy = np.zeros(len(heads)), np.zeros(len(heads))
     seen = {h: [replace(model, active=h).hidden(data, weights) for data in (train, test)] for h in heads}
     for i, h in enumerate(heads):
         kept[i] = row_cosine(seen[h][1], seen[heads[-1]][1])
         accuracy[i] = linear_accuracy(seen[h][0], train.y, seen[h][1], test.y)
-    return [("features_kept", kept), ("linear_accuracy", accuracy)]
+    return {"features_kept": kept, "linear_accuracy": accuracy}
 
 
 def _start(
@@ -186,10 +187,11 @@ def _one_run(
     train: Sequences,
     test: Sequences,
     record: list[int],
-) -> Any:
+) -> dict[str, Any]:
+    """Metrics of one run, and whether it left the finite numbers."""
     from attnlab.train import descend
 
-    return descend(
+    run = descend(
         train,
         setting.rule(start),
         model=model,
@@ -202,6 +204,7 @@ def _one_run(
         test=test,
         precision="float32",
     )
+    return {**{name: run.metrics[name] for name in METRICS}, "lost": bool(run.diverged)}
 
 
 def row_cosine(one: Array, other: Array) -> float:

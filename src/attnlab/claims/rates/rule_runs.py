@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from attnlab.claims.claim import Outcome, outcome_of_checks
 from attnlab.claims.scale import Tell
 from attnlab.claims.seen import Check
+from attnlab.claims.stages import Stages
 from attnlab.claims.threads import Look, side_by_side
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array
@@ -100,20 +101,18 @@ def run_rules(setting: RuleSetting, job: Job, tell: Tell) -> tuple[dict[str, np.
     setting = replace(setting, train=job.train.n, test=job.test.n)
     record = sorted({round(part * setting.steps) for part in setting.records})
     rules = _sharing_if_small(setting.rules(), job)
-    total = len(rules) * setting.seeds
-    begun = itertools.count()
+    stage = Stages(tell, len(rules) * setting.seeds)
 
-    def of_rule(name: str, look: Look) -> list[dict[str, Any]]:
+    def of_rule(name: str, look: Look) -> list[dict[str, np.ndarray]]:
         runs = []
         for seed in range(setting.seeds):
-            tell(next(begun), total, f"{rules[name]!r}, seed {seed}")
-            runs.append(_one_run(setting, job, rules[name], seed, record, look))
+            train = partial(_one_run, setting, job, rules[name], seed, record, look)
+            runs.append(stage(f"{rules[name]!r}, seed {seed}", train))
         return runs
 
     first = next(iter(rules.values()))
     _one_run(replace(setting, steps=0), job, first, 0, [0], lambda _: None)  # compiles what all of them share
     runs_of = dict(zip(rules, side_by_side(of_rule, rules), strict=True))
-    tell(total, total, "done")
     arrays: dict[str, np.ndarray] = {"steps": np.array(record)}
     lost: list[str] = []
     for name, runs in runs_of.items():

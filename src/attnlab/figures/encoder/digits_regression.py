@@ -98,6 +98,13 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="encoder-8",
+        axes={
+            "widths": "width",
+            "epochs": "epoch",
+            "*_lost_at": "scaling width seed",
+            "printed_*": "scaling width seed end",
+            "*": "scaling width seed epoch",
+        },
         title="Two digits as a regression",
         data=regression_data,
         draw=draw,

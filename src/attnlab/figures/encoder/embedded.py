@@ -101,6 +101,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="encoder-6",
+        axes={"*_values": "draw pair"},
         title="Similarity of embedded images",
         data=similarity_data,
         draw=draw,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 
+from attnlab.claims.stages import Stages
 from attnlab.data.sequences import Sequences, gaussian_sequences
 from attnlab.data.tokens import Array
 from attnlab.figures.rates.curves import Look, number, plain_log, slope
@@ -128,6 +129,18 @@ def concentration(view: Any) -> Any:
 
 OWN = {"concentration": concentration}
 
+# Axes of what `train_widths` returns: under "main" for the widths of the main reading, under other names for others.
+_ALONG = {"least": "", "first": "", "late": "", "away": " stop", "largest": " stop", "apart": " pair"}
+WIDTH_AXES = {
+    **{name: name.removesuffix("s") for name in ("widths", "epochs", "stops", "pairs")},
+    **{f"{name}_widths": f"width={name}_widths" for name in ("other", "scan")},
+    "scan_left": "norm width=scan_widths seed",
+    **{f"main*_{name}": f"width seed{along}" for name, along in _ALONG.items()},
+    "main*": "width seed epoch",
+    **{f"*_{name}": f"width=other_widths seed{along and ' place'}" for name, along in _ALONG.items()},
+    "*": "width=other_widths seed epoch",
+}
+
 
 @lru_cache(maxsize=32)
 def rule(step: float) -> Any:
@@ -171,6 +184,17 @@ def kernels(data: Sequences, network: Any, weights: Mapping[str, Array]) -> Arra
     return found
 
 
+def moved(one: Array, other: Array) -> Array:
+    """Kernel distance of each trial; NaN where a kernel is, after a run that overflowed."""
+    from attnlab.theory.tangent import kernel_distance
+
+    found = np.full(len(one), np.nan)
+    good = np.isfinite(one).all((1, 2)) & np.isfinite(other).all((1, 2))
+    if good.any():
+        found[good] = kernel_distance(one[good], other[good])
+    return found
+
+
 def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> dict[str, np.ndarray]:
     """Train all trials and follow their kernels.
 
@@ -181,8 +205,6 @@ def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> 
         pairs): distance between K^t and K^(t+1). first, late (trials,): distance from the start to the early epoch,
         and from there to the end. least (trials,): smallest eigenvalue of K^0.
     """
-    from attnlab.theory.tangent import kernel_distance
-
     data, network = reading.data(trials, n), reading.model(width)
     taken: dict[int, Array] = {}
     run: Any = None
@@ -201,11 +223,11 @@ def train(reading: Reading, width: int, trials: int, plan: Plan, n: int = N) -> 
         "concentration": _whole(run, "concentration", plan),
         "frozen": frozen,
         "least": values[:, 0],
-        "away": np.stack([kernel_distance(first, taken[at]) for at in plan.stops], axis=1),
+        "away": np.stack([moved(first, taken[at]) for at in plan.stops], axis=1),
         "largest": np.stack([_largest(taken[at]) for at in plan.stops], axis=1),
-        "apart": np.stack([kernel_distance(taken[at], taken[at + 1]) for at in plan.pairs], axis=1),
-        "first": kernel_distance(first, taken[plan.early]),
-        "late": kernel_distance(taken[plan.early], taken[plan.epochs]),
+        "apart": np.stack([moved(taken[at], taken[at + 1]) for at in plan.pairs], axis=1),
+        "first": moved(first, taken[plan.early]),
+        "late": moved(taken[plan.early], taken[plan.epochs]),
     }
 
 
@@ -224,7 +246,7 @@ def _largest(kernel: Array) -> Array:
 
 
 def train_widths(
-    reading: Reading, trials: Mapping[int, int], plan: Plan, tell: Any, n: int = N
+    reading: Reading, trials: Mapping[int, int], plan: Plan, stage: Stages, n: int = N
 ) -> dict[str, np.ndarray]:
     """`train` for every width, arrays with a first axis of widths; trials that a width has not are NaN.
 
@@ -232,13 +254,13 @@ def train_widths(
         reading: how.
         trials: by width.
         plan: how long.
-        tell: called with each width.
+        stage: each width is one.
         n: sequences.
     """
     most, found = max(trials.values()), []
     for width, count in trials.items():
-        tell(width)
-        one = train(reading, width, count, plan, n)
+        words = f"{reading.words}, {reading.scaling}, width {width}"
+        one = stage(words, partial(train, reading, width, count, plan, n))
         found.append({k: np.concatenate([v, np.full((most - count, *v.shape[1:]), np.nan)]) for k, v in one.items()})
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 

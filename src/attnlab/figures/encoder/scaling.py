@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.tokens import Array
 from attnlab.figures.encoder.course import (
     SMALLER,
@@ -23,6 +24,7 @@ from attnlab.figures.encoder.course import (
 from attnlab.figures.encoder.runs import (
     MAIN,
     UNIT,
+    WIDTH_AXES,
     D,
     Plan,
     Reading,
@@ -76,8 +78,7 @@ def planned_runs(scale: Scale) -> dict[str, tuple[Reading, Plan, dict[int, int]]
 def scaling_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """tau0 = 1/m and tau0 = m^(-1/2) from the same draws, for the main reading and two others."""
     runs, plan, trials = planned_runs(scale), long_plan(scale), trials_of(scale)
-    total = sum(len(seeds) for _, _, seeds in runs.values())
-    done = 0
+    stage = Stages(tell, sum(len(seeds) for _, _, seeds in runs.values()))
     arrays: dict[str, np.ndarray] = {
         "widths": np.array([*trials["main"]]),
         "other_widths": np.array([*trials["unit"]]),
@@ -87,15 +88,8 @@ def scaling_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[
     }
     deviations = {}
     for name, (reading, own_plan, seeds) in runs.items():
-
-        def told(width: int, words: str = f"{reading.words}, {reading.scaling}") -> None:
-            nonlocal done
-            tell(done, total, f"{words}, width {width}")
-            done += 1
-
-        arrays |= prefixed(name, train_widths(reading, seeds, own_plan, told))
+        arrays |= prefixed(name, train_widths(reading, seeds, own_plan, stage))
         deviations[name] = {f"m = {m}": spread(reading.model(m), reading.data(1)) for m in seeds}
-    tell(total, total, "done")
     facts = base_facts(plan, trials["main"], {name: reading for name, (reading, _, _) in runs.items()}) | {
         "seeds by width, other readings": {f"m = {m}": count for m, count in trials["unit"].items()},
         "deviation of the logits at the start": deviations,
@@ -251,6 +245,7 @@ def draw_attention(panel: Any, arrays: Arrays, facts: Facts) -> None:
 FIGURES = [
     Figure(
         id="encoder-9",
+        axes=WIDTH_AXES,
         title="Training at several widths, τ₀ = 1/m",
         data=scaling_data,
         draw=draw,

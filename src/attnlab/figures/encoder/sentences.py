@@ -69,6 +69,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 def _figure(files: Files) -> Figure:
     return Figure(
         id="encoder-1",
+        axes={"*_values": "draw pair"},
         title="Similarity of embedded sentences",
         data=partial(sentence_data, files=files),
         draw=draw,

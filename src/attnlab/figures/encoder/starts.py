@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.tokens import Array
 from attnlab.figures.encoder.course import SMALLER, row, short_plan, too_brief
 from attnlab.figures.encoder.runs import (
     MAIN,
     UNIT,
+    WIDTH_AXES,
     Reading,
     base_facts,
     by_width,
@@ -69,8 +71,7 @@ def starts_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     """All starts at all widths on the same sequences, for the main reading and another one."""
     plan, trials = short_plan(scale), trials_of(scale)
     readings = {"main": starts_of(MAIN), "unit": starts_of(UNIT)}
-    total = len(CHANGES) * sum(len(seeds) for seeds in trials.values())
-    done = 0
+    stage = Stages(tell, len(CHANGES) * sum(len(seeds) for seeds in trials.values()))
     arrays: dict[str, np.ndarray] = {
         "widths": np.array([*trials["main"]]),
         "other_widths": np.array([*trials["unit"]]),
@@ -79,14 +80,7 @@ def starts_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     }
     for kind, starts in readings.items():
         for name, reading in starts.items():
-
-            def told(width: int, words: str = reading.words) -> None:
-                nonlocal done
-                tell(done, total, f"{words}, width {width}")
-                done += 1
-
-            arrays |= prefixed(f"{kind}_{name}", train_widths(reading, trials[kind], plan, told))
-    tell(total, total, "done")
+            arrays |= prefixed(f"{kind}_{name}", train_widths(reading, trials[kind], plan, stage))
     every = {f"{kind}_{name}": one for kind, starts in readings.items() for name, one in starts.items()}
     facts = base_facts(plan, trials["main"], every) | {
         "seeds by width, other reading": {f"m = {m}": count for m, count in trials["unit"].items()},
@@ -249,6 +243,7 @@ def _share_log(panel: Any, all_curves: list[Array], floor: float) -> None:
 FIGURES = [
     Figure(
         id="encoder-5",
+        axes=WIDTH_AXES,
         title="LeCun's, He's and the NTK start",
         data=starts_data,
         draw=draw,

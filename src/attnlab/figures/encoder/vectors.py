@@ -224,6 +224,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 FIGURES = [
     Figure(
         id="encoder-3",
+        axes={"epochs": "epoch", "*_mse": "trial epoch", "*": "trial place"},
         title="Vectors as one token, or as many",
         data=vectors_data,
         draw=draw,

@@ -194,9 +194,24 @@ def draw_accuracy(arrays: Arrays, facts: Facts) -> Any:
     return picture
 
 
+AXES = {
+    "widths": "width",
+    "other_widths": "width=other_widths",
+    "epochs": "epoch",
+    "other_epochs": "epoch=other_epochs",
+    "picture": "row column",
+    "maps": "scaling width end query token",
+    "main_lost_at": "scaling width seed",
+    "main_*": "scaling width seed epoch",
+    "*_lost_at": "scaling width=other_widths seed",
+    **{f"{name}_*": "scaling width=other_widths seed epoch=other_epochs" for name in OTHERS},
+    "*": "scaling width seed",
+}
+
 FIGURES = [
     Figure(
         id="encoder-4",
+        axes=AXES,
         title="Both scalings in a vision transformer on MNIST",
         data=vision_data,
         draw=draw_losses,
@@ -210,6 +225,7 @@ FIGURES = [
     ),
     Figure(
         id="encoder-7",
+        axes=AXES,
         title="Train loss and test accuracy of a vision transformer",
         data=vision_data,
         draw=draw_accuracy,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.tokens import Array
 from attnlab.figures.encoder.course import (
     SMALLER,
@@ -26,6 +28,7 @@ from attnlab.figures.encoder.runs import (
     OWN,
     SEED,
     UNIT,
+    WIDTH_AXES,
     Reading,
     base_facts,
     draw_widths,
@@ -77,14 +80,7 @@ def trials_of(scale: Scale) -> dict[str, dict[int, int]]:
 def widths_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The main reading with all kernels, the others with few, and errors by token norm."""
     plan, few, trials = long_plan(scale), short_plan(scale), trials_of(scale)
-    total = len(trials["main"]) + len(OTHERS) * len(trials["others"]) + len(trials["scan"])
-    done = 0
-
-    def told(width: int) -> None:
-        nonlocal done
-        tell(done, total, f"width {width}")
-        done += 1
-
+    stage = Stages(tell, len(trials["main"]) + len(OTHERS) * len(trials["others"]) + len(trials["scan"]))
     arrays: dict[str, np.ndarray] = {
         "widths": np.array([*trials["main"]]),
         "other_widths": np.array([*trials["others"]]),
@@ -93,12 +89,11 @@ def widths_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
         "stops": np.array(plan.stops),
         "pairs": np.array(plan.pairs),
     }
-    arrays |= prefixed("main", train_widths(MAIN, trials["main"], plan, told))
+    arrays |= prefixed("main", train_widths(MAIN, trials["main"], plan, stage))
     for name, reading in OTHERS.items():
-        arrays |= prefixed(name, train_widths(reading, trials["others"], few, told))
+        arrays |= prefixed(name, train_widths(reading, trials["others"], few, stage))
     epoch = min(SCANNED, plan.epochs)
-    arrays["scan_left"] = scan_norms(trials["scan"], epoch, told)
-    tell(total, total, "done")
+    arrays["scan_left"] = scan_norms(trials["scan"], epoch, stage)
     facts = base_facts(plan, trials["main"], READINGS) | {
         "seeds by width, other readings": {f"m = {m}": count for m, count in trials["others"].items()},
         "seeds by width, scan of token norms": {f"m = {m}": count for m, count in trials["scan"].items()},
@@ -116,33 +111,39 @@ def spelt_norm(norm: float | None) -> str:
     return "N(0, 1)" if norm is None else f"{norm:.2g}"
 
 
-def scan_norms(trials: Mapping[int, int], epoch: int, tell: Any) -> np.ndarray:
-    """Error at an epoch over that at the start, half the sum of squares: (norms, widths, seeds), infinite if lost.
+def scan_norms(trials: Mapping[int, int], epoch: int, stage: Stages) -> np.ndarray:
+    """Error at an epoch over that at the start, half the sum of squares: (norms, widths, seeds), infinite if lost."""
+    left = np.full((len(NORMS), len(trials), max(trials.values())), np.nan)
+    for j, (width, count) in enumerate(trials.items()):
+        left[:, j, :count] = stage(f"token norms, width {width}", partial(_left, width, count, epoch))["left"]
+    return left
+
+
+def _left(width: int, count: int, epoch: int) -> dict[str, np.ndarray]:
+    """Of one width, (norms, seeds).
 
     A run counts as lost if it overflows, or if it ends dead: with all outputs 0, where no gradient is left.
     """
     from attnlab.train import descend
 
-    left = np.full((len(NORMS), len(trials), max(trials.values())), np.nan)
-    for j, (width, count) in enumerate(trials.items()):
-        tell(width)
-        for i, norm in enumerate(NORMS):
-            reading = Reading(words="", norm=norm, loss="half_sum")
-            run = descend(
-                reading.data(count),
-                rule(reading.step),
-                model=reading.model(width),
-                loss="half_sum",
-                steps=epoch,
-                record=[0, epoch],
-                metrics=OWN,
-                seed=SEED,
-            )
-            loss = run.metrics["loss"]
-            ratio = loss[:, -1] / loss[:, 0] if run.steps[-1] == epoch else np.full(count, np.inf)
-            dead = run.metrics["relative_step"][:, -1] == 0.0
-            left[i, j, :count] = np.where(dead | ~np.isfinite(ratio), np.inf, ratio)
-    return left
+    left = np.zeros((len(NORMS), count))
+    for i, norm in enumerate(NORMS):
+        reading = Reading(words="", norm=norm, loss="half_sum")
+        run = descend(
+            reading.data(count),
+            rule(reading.step),
+            model=reading.model(width),
+            loss="half_sum",
+            steps=epoch,
+            record=[0, epoch],
+            metrics=OWN,
+            seed=SEED,
+        )
+        loss = run.metrics["loss"]
+        ratio = loss[:, -1] / loss[:, 0] if run.steps[-1] == epoch else np.full(count, np.inf)
+        dead = run.metrics["relative_step"][:, -1] == 0.0
+        left[i] = np.where(dead | ~np.isfinite(ratio), np.inf, ratio)
+    return {"left": left}
 
 
 def judge(arrays: Arrays, facts: Facts) -> Finding:
@@ -287,6 +288,7 @@ def draw_scan(panel: Any, arrays: Arrays, facts: Facts) -> None:
 FIGURES = [
     Figure(
         id="encoder-2",
+        axes=WIDTH_AXES,
         title="Training at several widths, τ₀ = m^(-1/2)",
         data=widths_data,
         draw=draw,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.claim import Verdict
+from attnlab.claims.stages import Stages
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Finding
@@ -27,21 +29,24 @@ def run_heads(
     rule: Callable[[int], Any],
     kept: Sequence[str],
     heads: Sequence[int],
-    tell: Callable[[int], None],
+    stage: Stages,
+    words: str,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """`descend` from zero for every number of heads; steps, and these metrics, each (heads, trials, records).
 
-    Heads that start at zero stay equal, so a run costs the same whatever their number is.
+    Heads that start at zero stay equal, so a run costs the same whatever their number is. Each is a stage, told with
+    these words.
     """
     from attnlab.models import MultiHead
     from attnlab.train import descend
 
-    runs = []
-    for H in heads:
-        tell(H)
-        runs.append(descend(tokens, rule(H), model=MultiHead(H), init="zeros", record=RECORD, **options))
-    return {"steps": runs[0].steps, **{name: np.stack([run.metrics[name] for run in runs]) for name in kept}}
+    def run_with(H: int) -> dict[str, np.ndarray]:
+        run = descend(tokens, rule(H), model=MultiHead(H), init="zeros", record=RECORD, **options)
+        return {"steps": run.steps, **{name: run.metrics[name] for name in kept}}
+
+    runs = [stage(f"{words}, H = {H}", partial(run_with, H)) for H in heads]
+    return {"steps": runs[0]["steps"], **{name: np.stack([run[name] for run in runs]) for name in kept}}
 
 
 def pick(arrays: Arrays, run: str, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -52,6 +57,12 @@ def pick(arrays: Arrays, run: str, names: Sequence[str]) -> dict[str, np.ndarray
 def prefixed(run: str, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The reverse of `pick`."""
     return {f"{run}_{name}": values for name, values in found.items()}
+
+
+def head_axes(*runs: str, heads: str = "heads") -> dict[str, str]:
+    """Axes of the arrays of runs, for the CSV file; `heads` lists their numbers of heads."""
+    own = {heads: f"head={heads}", **{f"{run}_steps": f"step={run}_steps" for run in runs}}
+    return own | {f"{run}_*": f"head={heads} trial step={run}_steps" for run in runs}
 
 
 def middle_at(curves: Mapping[str, np.ndarray], name: str, step: float | None = None) -> Array:

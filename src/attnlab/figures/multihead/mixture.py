@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.mixture import tokenized_mixture
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.multihead.heads import (
@@ -18,6 +19,7 @@ from attnlab.figures.multihead.heads import (
     draw_error,
     draw_heads,
     found,
+    head_axes,
     late_slope,
     loss_axis,
     middle_at,
@@ -42,34 +44,29 @@ LATE, SLOPE_NEAR, SETTLED_HEADS = (500, 2000), 0.1, 8
 EARLY = 10
 
 
+def mixture_settings(scale: Scale) -> dict[str, Any]:
+    return {"n": 100, "trials": scale.pick(2, 3, 5)}
+
+
 def mixture_data(
-    scale: Scale, tell: Tell, runs: dict[str, tuple[str, Callable[[int], Any], int]]
+    scale: Scale, tell: Tell, runs: dict[str, tuple[str, Callable[[int], Any], int]], settings: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Every rule and number of heads on the same sets, from zero. `runs`: name -> (in words, rule of H, steps)."""
-    trials, heads = scale.pick(2, 3, 5), scale.pick((1, 4, 16), (1, 4, 16, 64), HEADS)
-    tokens = tokenized_mixture(sigma=SIGMA, seed=SEED, trials=trials)
-    test = tokenized_mixture(TEST, sigma=SIGMA, seed=TEST_SEED, trials=trials)
+    given, heads = {**mixture_settings(scale), **settings}, scale.pick((1, 4, 16), (1, 4, 16, 64), HEADS)
+    tokens = tokenized_mixture(sigma=SIGMA, seed=SEED, **given)
+    test = tokenized_mixture(TEST, sigma=SIGMA, seed=TEST_SEED, trials=given["trials"])
     arrays: dict[str, np.ndarray] = {"heads": np.array(heads)}
-    done, total = 0, len(runs) * len(heads)
+    stage, info = Stages(tell, len(runs) * len(heads)), tokens.info
+    options = {"test": test, "track": info["relevant"]}
     for name, (words, rule, steps) in runs.items():
-        began = done
-
-        def told(H: int, words: str = words, began: int = began) -> None:
-            tell(began + heads.index(H), total, f"{words}, H = {H}")
-
-        arrays |= prefixed(
-            name, run_heads(tokens, rule, KEPT, heads, told, steps=steps, test=test, track=tokens.info["relevant"])
-        )
-        done += len(heads)
-    tell(total, total, "done")
-    info = tokens.info
+        arrays |= prefixed(name, run_heads(tokens, rule, KEPT, heads, stage, words, steps=steps, **options))
     mixture = Mixture(T=tokens.T, M=info["M"], S=info["S"], zeta=info["zeta"])
     facts = {
         "n": tokens.n,
         "T": tokens.T,
         "d": tokens.d,
         "test sequences": TEST,
-        "sets": trials,
+        "sets": given["trials"],
         "seed": SEED,
         "S, M, zeta, sigma": [info["S"], info["M"], info["zeta"], SIGMA],
         "gamma_attn": float(gamma_attn(mixture)),
@@ -83,29 +80,24 @@ def mixture_data(
     return arrays, facts
 
 
-def constant_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def constant_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradient descent with one step size for all H."""
     from attnlab.optim import gd
 
-    return mixture_data(scale, tell, {"gd": (f"GD, step {STEP:g}", lambda _: gd(STEP), scale.pick(300, 2000, 10_000))})
+    runs = {"gd": (f"GD, step {STEP:g}", lambda _: gd(STEP), scale.pick(300, 2000, 10_000))}
+    return mixture_data(scale, tell, runs, settings)
 
 
-def faster_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def faster_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradient descent with a step that grows as sqrt(H), and Adam."""
     from attnlab.optim import adam, gd
 
-    return mixture_data(
-        scale,
-        tell,
-        {
-            "scaled": (
-                f"GD, step {STEP:g} sqrt(H)",
-                lambda H: gd(STEP * float(np.sqrt(H))),
-                scale.pick(300, 2000, 2000),
-            ),
-            "adam": (f"Adam, step {ADAM_STEP:g}", lambda _: adam(ADAM_STEP), scale.pick(100, 500, 500)),
-        },
-    )
+    growing, steps = f"GD, step {STEP:g} sqrt(H)", scale.pick(300, 2000, 2000)
+    runs = {
+        "scaled": (growing, lambda H: gd(STEP * float(np.sqrt(H))), steps),
+        "adam": (f"Adam, step {ADAM_STEP:g}", lambda _: adam(ADAM_STEP), scale.pick(100, 500, 500)),
+    }
+    return mixture_data(scale, tell, runs, settings)
 
 
 def judge_constant(arrays: Arrays, facts: Facts) -> Finding:
@@ -250,8 +242,10 @@ def _draw_guide(axes: Any, steps: np.ndarray, loss: np.ndarray) -> None:
 FIGURES = [
     Figure(
         id="multihead-2",
+        axes=head_axes("gd"),
         title="More heads, one step size: slower",
         data=constant_data,
+        settings=mixture_settings,
         draw=draw,
         judge=judge_constant,
         says="On the tokenized mixture, GD with step 1 decreases the train loss more slowly the more heads there are; "
@@ -260,8 +254,10 @@ FIGURES = [
     ),
     Figure(
         id="multihead-3",
+        axes=head_axes("scaled", "adam"),
         title="More heads, steps that grow as sqrt(H), or Adam: faster",
         data=faster_data,
+        settings=mixture_settings,
         draw=draw,
         judge=judge_faster,
         says="On the tokenized mixture, with steps that grow as sqrt(H), and with Adam at step 0.06, train and test "

@@ -13,6 +13,7 @@ from attnlab.figures.multihead.heads import (
     dots_by_heads,
     draw_error,
     draw_heads,
+    head_axes,
     loss_axis,
     pick,
 )
@@ -335,6 +336,7 @@ def capped(times: np.ndarray, last: int) -> np.ndarray:
 FIGURES = [
     Figure(
         id="multihead-4",
+        axes={**head_axes("longer", "many", heads="most"), **head_axes("scaled"), "few": "head=few"},
         title="A planted head, steps that grow as sqrt(H)",
         data=scaled_data,
         draw=draw,
@@ -344,6 +346,11 @@ FIGURES = [
     ),
     Figure(
         id="multihead-5",
+        axes={
+            **head_axes("many_momentum", "many_adam", heads="most"),
+            **head_axes("same", "tenth", "tenfold", heads="few"),
+            **head_axes("momentum", "adam"),
+        },
         title="A planted head, momentum and Adam",
         data=faster_data,
         draw=draw,

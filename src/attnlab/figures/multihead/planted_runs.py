@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.mixture import planted
 from attnlab.figures.figure import Tell
 from attnlab.figures.multihead.heads import HEADS, prefixed, run_heads
@@ -91,29 +92,22 @@ def planted_data(scale: Scale, tell: Tell, runs: dict[str, Run]) -> tuple[dict[s
         test = planted(n_test, teacher=tokens, seed=TEST_SEED, trials=count)
         drawn[many] = (tokens, test)
     arrays: dict[str, np.ndarray] = {"heads": np.array(heads), "few": np.array(few), "most": np.array(heads[-1:])}
-    total = sum(len(heads_of[run.heads]) for run in runs.values())
-    done = 0
+    stage = Stages(tell, sum(len(heads_of[run.heads]) for run in runs.values()))
     for name, run in runs.items():
         tokens, test = drawn[run.many]
         teacher = {key: np.asarray(tokens.info[f"teacher_{key}"])[:, None] for key in ("U", "W")}
-
-        def told(H: int, words: str = run.words) -> None:
-            nonlocal done
-            tell(done, total, f"{words}, H = {H}")
-            done += 1
-
         curves = run_heads(
             tokens,
             run.rule,
             KEPT,
             heads_of[run.heads],
-            told,
+            stage,
+            f"{run.words}, {name}",
             steps=run.steps,
             test=test,
             targets={"teacher": teacher},
         )
         arrays |= prefixed(name, curves)
-    tell(total, total, "done")
     tokens, _ = drawn[False]
     facts = {
         "n": n,

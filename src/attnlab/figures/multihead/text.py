@@ -180,6 +180,13 @@ def draw_legend(panel: Any, described: Any, facts: Facts) -> None:
 def _figure(files: Files) -> Figure:
     return Figure(
         id="multihead-6",
+        axes={
+            "steps": "step",
+            "heads": "head",
+            "*_features_kept": "head",
+            "*_linear_accuracy": "head",
+            "*": "head seed step",
+        },
         title="Fine-tuning a language model with more or fewer heads",
         data=partial(heads_data, files=files),
         draw=draw,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnlab.claims.stages import Stages
 from attnlab.data import Tokens
 from attnlab.data.tokens import Array
 from attnlab.figures.style import band
@@ -30,6 +32,18 @@ def run_rule(tokens: Tokens, rule: Any, kept: Sequence[str], **options: Any) -> 
 
     run = descend(tokens, rule, loss="exponential", **options)
     return {"steps": run.steps, **{name: run.metrics[name] for name in kept}}
+
+
+def run_rules(
+    tokens: Tokens, rules: Mapping[str, tuple[str, Any]], kept: Sequence[str], stage: Stages, **options: Any
+) -> dict[str, np.ndarray]:
+    """The same for several rules, name -> (in words, rule), each a stage: `steps`, and NAME_METRIC of each."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, (words, rule) in rules.items():
+        found = stage(words, partial(run_rule, tokens, rule, kept, **options))
+        arrays["steps"] = found.pop("steps")
+        arrays |= {f"{name}_{key}": values for key, values in found.items()}
+    return arrays
 
 
 def arrival(steps: np.ndarray, values: Array, limit: float) -> Array:

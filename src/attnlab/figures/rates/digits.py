@@ -15,11 +15,12 @@ import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import optimal_tokens, scores
 from attnlab.data.digitpatches import NEEDS, digit_patches, digits_installed
 from attnlab.data.span import in_span
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
-from attnlab.figures.rates.curves import NEAR, NEARER, Look, arrival, draw_rules, middle, number, run_rule, spelt
+from attnlab.figures.rates.curves import NEAR, NEARER, Look, arrival, draw_rules, middle, number, run_rules, spelt
 from attnlab.figures.style import BLUE, GREY, ORANGE, new_figure, styled
 from attnlab.svm import solve_margins
 
@@ -54,14 +55,18 @@ def inputs() -> dict[str, str]:
     return {file.name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files}
 
 
-def digits_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def digits_settings(scale: Scale) -> dict[str, Any]:
+    return {"n": 50, "T": 5, "trials": scale.pick(3, 8, 20)}
+
+
+def digits_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """W trained from zero by GD and by NGD, against the max-margin W of the best-scoring patches."""
     from attnlab.optim import gd, ngd
 
-    trials, record = scale.pick(3, 8, 20), scale.pick(20, 60, 60)
-    tokens = digit_patches(source=_folder(), seed=SEED, trials=trials)
+    given, record = {**digits_settings(scale), **settings}, scale.pick(20, 60, 60)
+    tokens = digit_patches(source=_folder(), seed=SEED, **given)
     facts = {
-        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": trials, "steps": STEPS, "seed": SEED,
+        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": given["trials"], "steps": STEPS, "seed": SEED,
         "images": f"{tokens.info['images']} zeros and ones of {tokens.info['source']}", "MNIST": _folder() is not None,
         "noise": tokens.info["noise"],
         "accuracy of the classifier on unseen images": tokens.info["accuracy"],
@@ -82,12 +87,9 @@ def digits_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     }  # fmt: skip
     arrays: dict[str, np.ndarray] = {"floor": np.exp(-gamma[..., -1]).mean(-1)}
     rules = {"gd": gd(GD_STEP), "ngd": ngd(STEP, cap=CAP), "ngd_free": ngd(STEP)}
-    for i, (name, rule) in enumerate(rules.items()):
-        tell(i, len(rules), LOOKS[name].label)
-        found = run_rule(tokens, rule, KEPT, steps=STEPS, init="zeros", record=record, targets={"svm": margins.W})
-        arrays["steps"] = found.pop("steps")
-        arrays |= {f"{name}_{key}": values for key, values in found.items()}
-    tell(len(rules), len(rules), "done")
+    told = {name: (LOOKS[name].label, rule) for name, rule in rules.items()}
+    options = {"steps": STEPS, "init": "zeros", "record": record, "targets": {"svm": margins.W}}
+    arrays |= run_rules(tokens, told, KEPT, Stages(tell, len(rules)), **options)
     return arrays, facts
 
 
@@ -176,7 +178,10 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="rates-9", title="Digit images among noise", data=digits_data, draw=draw, judge=judge, missing=missing,
+        id="rates-9",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Digit images among noise", data=digits_data, draw=draw, judge=judge, missing=missing,
+        settings=digits_settings,
         inputs=inputs, says="On binary MNIST with one digit patch among noise patches and a fixed linear classifier, W "
         "converges in direction to W_mm, NGD faster than GD (Figure 9).",
     ),

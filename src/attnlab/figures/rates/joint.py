@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import gaussian_signal
 from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
@@ -21,6 +24,7 @@ from attnlab.figures.rates.curves import (
     number,
     plain_log,
     run_rule,
+    run_rules,
     spelt,
 )
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, new_figure, styled
@@ -61,27 +65,27 @@ def _rules() -> dict[str, Any]:
     }
 
 
-def joint_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def joint_settings(scale: Scale) -> dict[str, Any]:
+    return {"n": 10, "T": 2, "d": 100, "trials": scale.pick(3, 8, 20)}
+
+
+def joint_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Every rule from u = 0, W = 0 on the same sets, against the max-margin W and u of the planted tokens."""
-    trials, many, record = scale.pick(3, 8, 20), scale.pick(3, 40, 200), scale.pick(20, 60, 60)
-    tokens = gaussian_signal(seed=SEED, trials=trials)
+    given, many, record = {**joint_settings(scale), **settings}, scale.pick(3, 40, 200), scale.pick(20, 60, 60)
+    trials, size = given["trials"], {name: given[name] for name in ("n", "T", "d")}
+    tokens = gaussian_signal(**size, seed=SEED, trials=trials)
     planted = np.asarray(tokens.info["planted"])
     margins = solve_margins(tokens, planted)
     chosen = np.take_along_axis(tokens.x, planted[..., None, None], axis=-2)[..., 0, :]
     heads = [linear_margin(x, y) for x, y in zip(chosen, tokens.y, strict=True)]
     separable = np.array([head.separable for head in heads]) & margins.feasible
     targets = {"svm": margins.W, "head": np.stack([head.weights for head in heads])}  # type: ignore[arg-type]
-    arrays: dict[str, np.ndarray] = {}
     rules = _rules()
-    for i, (name, rule) in enumerate(rules.items()):
-        tell(i, len(rules), LOOKS[name].label)
-        found = run_rule(tokens, rule, KEPT, steps=STEPS, init="zeros", record=record, train_head=True, track=planted,
-                         targets=targets)  # fmt: skip
-        arrays["steps"] = found.pop("steps")
-        arrays |= {f"{name}_{key}": values for key, values in found.items()}
-    tell(len(rules) - 1, len(rules), f"NGD on {many} sets")
-    arrays["separate_least"] = _least_attention(many, rules["separate"])
-    tell(len(rules), len(rules), "done")
+    stage = Stages(tell, len(rules) + 1)
+    told = {name: (LOOKS[name].label, rule) for name, rule in rules.items()}
+    options = {"init": "zeros", "record": record, "train_head": True, "track": planted, "targets": targets}
+    arrays = run_rules(tokens, told, KEPT, stage, steps=STEPS, **options)
+    arrays |= stage(f"NGD on {many} sets", partial(_least_attention, size, many, rules["separate"]))
     lengths = np.linalg.norm(margins.W, axis=(-2, -1))
     facts = {
         "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": trials, "steps": STEPS, "seed": SEED,
@@ -97,13 +101,13 @@ def joint_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[st
     return arrays, facts
 
 
-def _least_attention(many: int, rule: Any) -> Array:
+def _least_attention(size: Mapping[str, int], many: int, rule: Any) -> dict[str, Array]:
     """The least attention on a planted token where the rule ends, for many sets; the first are those of the curves."""
-    tokens = gaussian_signal(seed=SEED, trials=many)
+    tokens = gaussian_signal(**size, seed=SEED, trials=many)
     planted = np.asarray(tokens.info["planted"])
     found = run_rule(tokens, rule, ("attention_min",), steps=STEPS, init="zeros", record=[STEPS], train_head=True,
                      track=planted)  # fmt: skip
-    return found["attention_min"][:, -1]
+    return {"separate_least": found["attention_min"][:, -1]}
 
 
 def _lost(arrays: Arrays, name: str) -> np.ndarray:
@@ -216,7 +220,10 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="rates-3", title="Step rules when the head is trained too", data=joint_data, draw=draw, judge=judge,
+        id="rates-3",
+        axes={"steps": "step", "separate_least": "trial", "*": "trial step"},
+        title="Step rules when the head is trained too", data=joint_data, draw=draw, judge=judge,
+        settings=joint_settings,
         says="On data model DM, NGD (Eq. (10) without its factors t^(-2/3) and 1/t), joint NGD and the Polyak step are "
         "all faster than GD, the Polyak step fastest; the loss falls at a similar rate for NGD and joint NGD, in the "
         "other metrics NGD is slightly faster (Figure 3).",

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import Tokens, antipodal_signal, optimal_tokens, orthogonal_signal, scores
 from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
@@ -24,7 +25,7 @@ from attnlab.figures.rates.curves import (
     middle,
     number,
     plain_log,
-    run_rule,
+    run_rules,
     slope,
     spelt,
 )
@@ -76,27 +77,30 @@ def _start(tokens: Tokens, margins: Any) -> tuple[Array, Array]:
     return deviation[:, None, None] * white, deviation
 
 
+def signal_settings(scale: Scale) -> dict[str, Any]:
+    return {"n": 20, "T": 6, "d": 100, "trials": scale.pick(3, 8, 20)}
+
+
 def signal_data(
-    scale: Scale, tell: Tell, *, family: Callable[..., Tokens], polyak_cap: float
+    scale: Scale, tell: Tell, *, family: Callable[..., Tokens], polyak_cap: float, **settings: Any
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Every rule on the same sets from the same starts, with the caps of the paper and without."""
-    trials, record = scale.pick(3, 8, 20), scale.pick(20, 60, 60)
-    tokens = family(seed=SEED, trials=trials)
+    given, record = {**signal_settings(scale), **settings}, scale.pick(20, 60, 60)
+    tokens = family(seed=SEED, **given)
     best = optimal_tokens(tokens)
     margins = solve_margins(tokens, best)
     start, deviation = _start(tokens, margins)
-    arrays: dict[str, np.ndarray] = {}
-    jobs = [(column, name, rule) for column in COLUMNS for name, rule in _rules(column, polyak_cap).items()]
-    for i, (column, name, rule) in enumerate(jobs):
-        tell(i, len(jobs), f"{LOOKS[name].label}, {'with' if column == 'capped' else 'without'} caps")
-        found = run_rule(tokens, rule, KEPT, steps=STEPS, init=start, record=record, targets={"svm": margins.W})
-        arrays["steps"] = found.pop("steps")
-        arrays |= {f"{column}_{name}_{key}": values for key, values in found.items()}
-    tell(len(jobs), len(jobs), "done")
+    rules = {
+        f"{column}_{name}": (f"{LOOKS[name].label}, {'with' if column == 'capped' else 'without'} caps", rule)
+        for column in COLUMNS
+        for name, rule in _rules(column, polyak_cap).items()
+    }
+    options = {"steps": STEPS, "init": start, "record": record, "targets": {"svm": margins.W}}
+    arrays = run_rules(tokens, rules, KEPT, Stages(tell, len(rules)), **options)
     arrays["floor"] = np.exp(-scores(tokens).max(-1)).mean(-1)
     lengths = np.linalg.norm(margins.W, axis=(-2, -1))
     facts = {
-        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": trials, "steps": STEPS, "seed": SEED,
+        "n": tokens.n, "T": tokens.T, "d": tokens.d, "sets": given["trials"], "steps": STEPS, "seed": SEED,
         "loss": "exponential, head fixed", "GD step": GD_STEP, "NGD step": STEP, "NGD cap": CAP,
         "momentum": MOMENTUM, "Polyak cap": polyak_cap, "control": f"NGD with step {BOOST * STEP}, cap {BOOST * CAP}",
         "start": "Gaussian entries of deviation step / (8 |W_mm| B^2 d)",
@@ -265,15 +269,21 @@ def _draw_guide(axes: Any, arrays: Arrays, column: str) -> None:
 
 FIGURES = [
     Figure(
-        id="rates-2", title="Step rules on orthogonal signals",
+        id="rates-2",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Step rules on orthogonal signals",
         data=partial(signal_data, family=orthogonal_signal, polyak_cap=10.0), draw=draw, judge=judge,
+        settings=signal_settings,
         says="On Example 1 with sigma = 0 the loss goes to its floor, |W| grows linearly, attention saturates and W "
         "aligns with W_mm as Lemma 1, Eq. (9) and Theorem 1 say; NGD is significantly faster than GD, the Polyak step "
         "faster than NGD in every metric (and slows down once its cap binds), momentum gives a boost (Figure 2).",
     ),
     Figure(
-        id="rates-5", title="Step rules on antipodal signals",
+        id="rates-5",
+        axes={"steps": "step", "floor": "trial", "*": "trial step"},
+        title="Step rules on antipodal signals",
         data=partial(signal_data, family=antipodal_signal, polyak_cap=5.0), draw=draw, judge=judge,
+        settings=signal_settings,
         says="With antipodal instead of orthogonal signals, and cap 5 of the Polyak step, the picture is that of "
         "Figure 2 (Figure 5).",
     ),

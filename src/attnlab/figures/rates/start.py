@@ -161,7 +161,18 @@ def _draw_tokens(axes: Any, arrays: Arrays, i: int) -> None:
 
 FIGURES = [
     Figure(
-        id="rates-8", title="A start in a bad direction", data=start_data, draw=draw, judge=judge,
+        id="rates-8",
+        axes={
+            "sizes": "size",
+            "steps": "step",
+            "x": "sequence token axis",
+            "best": "sequence",
+            "W_mm": "row column",
+            "floor": "",
+            "opt": "size step sequence",
+            "*": "size step",
+        },
+        title="A start in a bad direction", data=start_data, draw=draw, judge=judge,
         says="With n = d = T = 2, a small start that gives the best token of sequence 2 less than half the attention "
         "does no harm: GD converges to W_mm, and the loss to its minimum (Figure 8).",
     ),

@@ -100,6 +100,7 @@ SAYS_TOXIC = (
 def _figure(id: str, title: str, says: str, paper: Setting, quick: Setting, files: Files) -> Figure:
     return Figure(
         id=id,
+        axes={"steps": "step", "*": "seed step"},
         title=title,
         says=says,
         data=partial(text_data, paper=paper, quick=quick, files=files),

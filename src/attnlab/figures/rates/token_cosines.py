@@ -112,6 +112,7 @@ def draw(arrays: Arrays, facts: Facts) -> Any:
 def _figure(files: Files) -> Figure:
     return Figure(
         id="rates-10",
+        axes={"bins": "edge", "*counts": "bar", "*": "text"},
         title="Cosines between token embeddings",
         data=partial(cosine_data, files=files),
         draw=draw,

@@ -144,6 +144,7 @@ SAYS_CIFAR = (
 FIGURES = [
     Figure(
         id="rates-6",
+        axes={"steps": "step", "*": "seed step"},
         title="A small vision transformer on MNIST",
         says=SAYS_MNIST,
         data=partial(vision_data, paper=PAPER_MNIST, quick=QUICK_MNIST),
@@ -154,6 +155,7 @@ FIGURES = [
     ),
     Figure(
         id="rates-7",
+        axes={"steps": "step", "*": "seed step"},
         title="A small vision transformer on CIFAR-10",
         says=SAYS_CIFAR,
         data=partial(vision_data, paper=PAPER_CIFAR, quick=QUICK_CIFAR),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,10 +134,6 @@ def _ranks(found: MarginSolutions) -> Array:
     return np.array([np.nan if s.rank is None else s.rank for s in found], dtype=float)
 
 
-def _not_unique(found: MarginSolutions) -> int:
-    return sum(s.unique is not True for s in found)
-
-
 def judge_7(arrays: Arrays, facts: Facts) -> Finding:
     """Each parameterization aligned with its own solution at the end, and near 0.85 with the other; all by means."""
     ends = {
@@ -205,56 +202,77 @@ def draw_7(arrays: Arrays, facts: Facts) -> Any:
     for panel in axes.ravel():
         panel.set(xlabel="step", xlim=(0, facts["steps"]), ylim=(0, 1.02))
         panel.legend(loc="lower right")
-    picture.suptitle(f"{facts['trials']} sets, n = 6, T = 8, d = 10: mean ± 2 standard errors", fontsize=8.5)
+    size = f"n = {facts['n']}, T = {facts['T']}, d = {facts['d']}"
+    picture.suptitle(f"{facts['trials']} sets, {size}: mean ± 2 standard errors", fontsize=8.5)
     return picture
 
 
-def rank_bounds_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def rank_bounds_settings(scale: Scale) -> dict[str, Any]:
+    """Of figure 10."""
+    return {"d": D, "trials": scale.pick(4, 10, 100), "steps": STEPS}
+
+
+def rank_bounds_block(
+    widths: tuple[int, ...], point: Mapping[str, Any], seeds: NDArray[np.int64]
+) -> dict[str, np.ndarray]:
+    """Of some runs at all widths, and how many nuclear problems were solved for them."""
+    block = trials_of(seeds)
+    every = sphere(n=point["n"], T=point["T"], d=point["d"], seed=SEED_10, trials=block.stop)
+    apart, solutions, problems = _widths(every, widths, point["steps"], block)
+    not_unique = [solution.unique is not True for solution in solutions]
+    return {
+        "apart": apart,
+        "rank": _ranks(solutions)[: len(seeds)],
+        "solved": np.bincount(problems, minlength=len(seeds)),
+        "not_unique": np.bincount(problems, not_unique, minlength=len(seeds)),
+    }
+
+
+def rank_bounds_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """1 - cos of K Q^T with the nuclear solution of its tokens, for each width m of K and Q."""
+    given = {**rank_bounds_settings(scale), **settings}
+    trials = given.pop("trials")
     sizes = scale.pick(((5, 5),), ((5, 5), (15, 5), (5, 15)), ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15)))
-    widths, trials = scale.pick((1, 5), (1, 2, 3, 5, 10), tuple(range(1, 11))), scale.pick(4, 10, 100)
+    widths = scale.pick((1, 5), (1, 2, 3, 5, 10), tuple(range(1, 11)))
+    points = [{"n": n, "T": T, **given} for n, T in sizes]
+    results = sweep(partial(rank_bounds_block, widths), points, trials, tell, "training (K, Q) of all widths")
     arrays: dict[str, np.ndarray] = {"m": np.array(widths), "size": np.array(sizes)}
-    apart, rank, solved, open_ = [], [], 0, 0
-    for i, (n, T) in enumerate(sizes):
-        tell(i, len(sizes), f"n = {n}, T = {T}")
-        tokens = sphere(n=n, T=T, d=D, seed=SEED_10, trials=trials)
-        found, solutions = _widths(tokens, widths)
-        apart.append(found)
-        rank.append(_ranks(solutions)[:trials])
-        solved, open_ = solved + len(solutions), open_ + _not_unique(solutions)
-    tell(len(sizes), len(sizes), "done")
-    arrays |= {"apart": np.stack(apart), "rank": np.stack(rank)}
+    arrays |= {key: np.stack([found[key] for found in results]) for key in ("apart", "rank")}
     facts = {
-        "d": D, "trials per point": trials, "steps": STEPS, "rule": RULE, "loss": "logistic", "seed": SEED_10,
+        **given, "trials per point": trials, "rule": RULE, "loss": "logistic", "seed": SEED_10,
         "start": "entries uniform in +-1/sqrt(d); a smaller m takes the first columns",
-        "nuclear problems solved": solved, "of these without a unique solution": open_,
+        "nuclear problems solved": sum(int(found["solved"].sum()) for found in results),
+        "of these without a unique solution": sum(int(found["not_unique"].sum()) for found in results),
         "selections that cannot be separated": int(np.isnan(arrays["apart"]).sum()),
     }  # fmt: skip
     return arrays, facts
 
 
-def _widths(tokens: Tokens, widths: tuple[int, ...]) -> tuple[Array, MarginSolutions]:
-    """1 - cos for every trial and width, (trials, widths), and the solutions compared with; those of the widest runs
-    come first.
+def _widths(
+    every: Tokens, widths: tuple[int, ...], steps: int, block: slice
+) -> tuple[Array, MarginSolutions, NDArray[np.intp]]:
+    """1 - cos for every trial of a block and width, (trials, widths), the solutions compared with, and the trial of
+    each solution; those of the widest runs come first.
 
     All widths run side by side in one program: columns of K and Q that start at zero in both stay there.
     """
     from attnlab.train import misalignment
 
-    trials, wide = len(tokens.x), max(widths)
+    tokens = some(every, np.arange(block.start, block.stop))
+    trials, d, wide = len(tokens.x), tokens.d, max(widths)
     rng = np.random.default_rng([SEED_10, tokens.n, tokens.T])
-    start = rng.uniform(-1.0, 1.0, (trials, 1, 2, D, WIDEST))[..., :wide] / np.sqrt(D)
+    start = rng.uniform(-1.0, 1.0, (block.stop, 1, 2, d, WIDEST))[block, ..., :wide] / np.sqrt(d)
     kept = np.arange(wide) < np.array(widths)[:, None, None, None]
-    start = (start * kept).reshape(-1, 2, D, wide)
-    every = np.repeat(np.arange(trials), len(widths))
-    run = train(some(tokens, every), "KQ", steps=STEPS, seed=0, init={"K": start[:, 0], "Q": start[:, 1]})
+    start = (start * kept).reshape(-1, 2, d, wide)
+    each = np.repeat(np.arange(trials), len(widths))
+    run = train(some(tokens, each), "KQ", steps=steps, seed=0, init={"K": start[:, 0], "Q": start[:, 1]})
     selected = run.selected.reshape(trials, len(widths), -1)
     # Most widths select the same tokens: each problem is solved once.
     order = np.arange(len(widths))[::-1]
     problems, where = _distinct(selected[:, order])
     solutions = solve_margins(some(tokens, problems[:, 0]), problems[:, 1:], norm="nuclear")
-    apart = misalignment(run.W.reshape(trials, len(widths), D, D), solutions.W[where[:, order]])
-    return apart, solutions
+    apart = misalignment(run.W.reshape(trials, len(widths), d, d), solutions.W[where[:, order]])
+    return apart, solutions, problems[:, 0]
 
 
 def _distinct(selected: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -323,14 +341,19 @@ def draw_10(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="svm-7", title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
+        id="svm-7",
+        axes={"steps": "step", "*_margin": "trial", "*_rank": "trial", "*_gap": "trial", "*": "trial step"},
+        title="W goes to the Frobenius, (K, Q) to the nuclear max-margin solution", data=directions_data,
         settings=directions_settings,
         draw=draw_7, judge=judge_7, says="With n = 6, T = 8, d = 10 the softmax weights saturate (a), W aligns with "
         "the Frobenius max-margin solution of its tokens (b) and K Qᵀ with the nuclear one (c), each only with its own "
         "(Figure 7).",
     ),
     Figure(
-        id="svm-10", title="How wide K and Q must be", data=rank_bounds_data, draw=draw_10, judge=judge_10,
+        id="svm-10",
+        axes={"m": "m", "size": "size part", "apart": "size trial m", "rank": "size trial"},
+        title="How wide K and Q must be", data=rank_bounds_data, draw=draw_10, judge=judge_10,
+        settings=rank_bounds_settings,
         says="With d = 20, 1 - cos of K Qᵀ with the nuclear max-margin solution goes to 0 once m is about n or more, "
         "whatever T (Figure 10).",
     ),

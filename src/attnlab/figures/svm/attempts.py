@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data.tokens import Tokens
 from attnlab.figures.svm.kept import INFEASIBLE, KEPT, RETAINED, UNFINISHED, apart, predict, sort_out, tally
 from attnlab.models import Mlp, RoundedMlp, attention
@@ -115,6 +117,7 @@ def found(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, An
 
 
 def _search(search: Search, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    keep = Stages().keep
     arrays: dict[str, np.ndarray] = {"dims": np.array(search.dims), "steps": steps_taken()}
     facts: dict[str, Any] = {
         "setting": f"n = {SEQUENCES}, T = {LENGTH}, head 1^T ReLU(V^T o) with |V|_F = 1, logistic loss, labels +-1 "
@@ -131,10 +134,12 @@ def _search(search: Search, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str
             drawn = draw(d, len(parts) - 1, search.together)
             mixed = (drawn.tokens.y < 0).any(-1)
             if not reasons.size:
-                facts[f"d = {d}, all labels +1"] = one_label(drawn.pick(~mixed))
-            part, why = _measured(drawn.pick(np.flatnonzero(mixed)[: search.most - len(reasons)]))
+                control = keep(f"d = {d}, all labels +1", partial(one_label, drawn.pick(~mixed)))
+                facts[f"d = {d}, all labels +1"] = _about(control)
+            some = drawn.pick(np.flatnonzero(mixed)[: search.most - len(reasons)])
+            part = keep(f"d = {d}, part {len(parts)}", partial(_measured, some))
+            reasons = np.concatenate([reasons, part.pop("reasons")])
             parts.append(part)
-            reasons = np.concatenate([reasons, why])
         retained = np.flatnonzero(reasons == RETAINED)
         if len(retained) >= search.wanted:
             reasons = reasons[: retained[search.wanted - 1] + 1]
@@ -153,14 +158,17 @@ def _nothing() -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _measured(attempts: Attempts) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Train; for the retained ones: 1 - corr with each prediction along the way, and how far they are settled."""
+def _measured(attempts: Attempts) -> dict[str, np.ndarray]:
+    """Train; for the retained ones: 1 - corr with each prediction along the way, and how far they are settled.
+
+    `reasons` says of every attempt what became of it.
+    """
     path = train(attempts)
     probs = attention(attempts.tokens, path[:, -1])
     reasons = sort_out(probs, MASKED)
     clear = np.flatnonzero(reasons == RETAINED)
     if not clear.size:
-        return _nothing(), reasons
+        return {**_nothing(), "reasons": reasons}
     path, probs, labels = path[clear], probs[clear], attempts.tokens.y[clear]
     predicted = predict(attempts.pick(clear).tokens, path[:, -1], probs)
     reasons[clear[~predicted.feasible]] = INFEASIBLE
@@ -176,7 +184,7 @@ def _measured(attempts: Attempts) -> tuple[dict[str, np.ndarray], np.ndarray]:
         "gap": predicted.gap,
         "residual": predicted.residual,
     }
-    return {name: values[predicted.feasible] for name, values in measured.items()}, reasons
+    return {**{name: values[predicted.feasible] for name, values in measured.items()}, "reasons": reasons}
 
 
 def most_masked(probs: np.ndarray) -> np.ndarray:
@@ -190,17 +198,21 @@ def dead(attempts: Attempts, probs: np.ndarray, below: float = 0.0) -> np.ndarra
     return (units < -below).all(-1)
 
 
-def one_label(attempts: Attempts) -> dict[str, int]:
+def one_label(attempts: Attempts) -> dict[str, np.ndarray]:
     """The control: with all labels +1 every input should keep one token, so that nothing is new."""
     probs = attention(attempts.tokens, train(attempts)[:, -1])
-    reasons, single = sort_out(probs, MASKED), ((probs > KEPT).sum(-1) == 1).all(-1)
-    return {**tally(reasons), "retained with one token per input": int((single & (reasons == RETAINED)).sum())}
+    return {"reasons": sort_out(probs, MASKED), "single": ((probs > KEPT).sum(-1) == 1).all(-1)}
+
+
+def _about(control: Mapping[str, np.ndarray]) -> dict[str, int]:
+    single = control["single"] & (control["reasons"] == RETAINED)
+    return {**tally(control["reasons"]), "retained with one token per input": int(single.sum())}
 
 
 def followed(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradient flow on the first attempts of normalized GD, from the same starts, at two widths of the kink."""
     search = Search.at(scale)
-    total, done = 2 * search.flows * len(search.flow_dims), 0
+    stage = Stages(tell, len(WIDTHS) * len(search.flow_dims))
     arrays: dict[str, np.ndarray] = {"flow_dims": np.array(search.flow_dims)}
     facts: dict[str, Any] = {
         "flow": f"the first {search.flows} attempts for each d, same starts, kink rounded over {WIDTHS[0]:g}, "
@@ -209,31 +221,43 @@ def followed(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str,
     for d in search.flow_dims:
         drawn = draw(d, 0, search.together)
         first = drawn.pick(np.flatnonzero((drawn.tokens.y < 0).any(-1))[: search.flows])
-        runs = []
-        for width in WIDTHS:
-            tell(done, total, f"d = {d}: gradient flow")
-            runs.append(flow(first.tokens, head=RoundedMlp(first.V, width=width), init=first.start, time=TIME,
-                             record=1, metrics={"path": _weights}, max_steps=MOST_STEPS))  # fmt: skip
-            done += search.flows
-        run, wide = runs
-        reasons = np.where(run.success, sort_out(run.attention, MASKED), UNFINISHED)
-        predicted = predict(first.tokens, run.W, run.attention)
+        run, wide = (
+            stage(f"d = {d}: gradient flow, kink rounded over {width:g}", partial(_flow, first, width))
+            for width in WIDTHS
+        )
+        reasons = np.where(run["success"], sort_out(run["attention"], MASKED), UNFINISHED)
+        predicted = predict(first.tokens, run["W"], run["attention"])
         reasons[(reasons == RETAINED) & ~predicted.feasible] = INFEASIBLE
-        good, path = reasons == RETAINED, run.metrics["path"]
+        good, path = reasons == RETAINED, run["path"]
         arrays |= {
-            "times": run.times,
+            "times": run["times"],
             f"flow_reasons_d{d}": reasons,
             f"flow_mixture_d{d}": apart(path, predicted.mixture)[good],
             f"flow_margin_d{d}": apart(path, predicted.margin)[good],
-            f"flow_masked_d{d}": most_masked(run.attention)[good],
-            f"flow_dead_d{d}": dead(first, run.attention, OFF * WIDTHS[0])[good],
-            f"flow_kept_d{d}": (run.attention > KEPT).sum(-1)[good],
+            f"flow_masked_d{d}": most_masked(run["attention"])[good],
+            f"flow_dead_d{d}": dead(first, run["attention"], OFF * WIDTHS[0])[good],
+            f"flow_kept_d{d}": (run["attention"] > KEPT).sum(-1)[good],
         }
-        both = run.success & wide.success
-        same = both & ((run.attention > KEPT) == (wide.attention > KEPT)).all((-2, -1))
+        both = run["success"] & wide["success"]
+        same = both & ((run["attention"] > KEPT) == (wide["attention"] > KEPT)).all((-2, -1))
         facts |= {
             f"flow, d = {d}": tally(reasons),
             f"flow, d = {d}, same tokens kept with the kink rounded over {WIDTHS[1]:g}": [int(same.sum()), "of",
                                                                                          int(both.sum())],
         }  # fmt: skip
     return arrays, facts
+
+
+def _flow(attempts: Attempts, width: float) -> dict[str, np.ndarray]:
+    """Where gradient flow ends with the kink rounded over so much, and its way there."""
+    run = flow(
+        attempts.tokens,
+        head=RoundedMlp(attempts.V, width=width),
+        init=attempts.start,
+        time=TIME,
+        record=1,
+        metrics={"path": _weights},
+        max_steps=MOST_STEPS,
+    )
+    found = {name: getattr(run, name) for name in ("success", "attention", "W", "times")}
+    return {**found, "path": run.metrics["path"]}

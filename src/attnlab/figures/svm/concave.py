@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -100,12 +99,9 @@ def train(mixing: Mixing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return run.W, probs, sort_out(probs, MASKED)
 
 
-def follow(mixing: Mixing, on_trial: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def follow(mixing: Mixing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same at the end of gradient flow."""
-    run = flow(
-        mixing.tokens, time=TIME, head=_head(mixing), loss="correlation", init=mixing.start, record=None,
-        on_step=lambda progress: on_trial(progress.trial),
-    )  # fmt: skip
+    run = flow(mixing.tokens, time=TIME, head=_head(mixing), loss="correlation", init=mixing.start, record=None)
     return run.W, run.attention, np.where(run.success, sort_out(run.attention, MASKED), UNFINISHED)
 
 

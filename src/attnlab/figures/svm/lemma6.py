@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, styled
 from attnlab.figures.svm.concave import (
     SETTING,
     TOKENS,
+    Mixing,
     best_mixture,
     follow,
     kept_by_formula,
@@ -54,8 +58,6 @@ def twelve_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     """For each bound: exact numbers of kept tokens, and those of trained attention on the first pairs (λ, X)."""
     wanted = scale.pick(200, 2000, 2000)
     trials, flows = scale.pick((4, 1), (30, 3), (100, 25))
-    total = 1 + flows * len(BOUNDS)
-    tell(0, total, "the formula, and normalized GD")
     found = [accepted(bound, wanted) for bound in BOUNDS]
     scores, strengths = np.stack([s for s, _, _ in found]), np.stack([s for _, s, _ in found])
     attempts = np.array([drawn for _, _, drawn in found])
@@ -72,21 +74,22 @@ def twelve_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[s
     }  # fmt: skip
     first = scores[:, :trials].reshape(-1, TOKENS), strengths[:, :trials].reshape(-1)
     drawn = with_scores(*first, np.random.default_rng(SEED))
-    for method, count in (("gd", trials), ("flow", flows)):
-        mixing = drawn.pick(np.arange(len(BOUNDS) * trials).reshape(-1, trials)[:, :count].ravel())
-        if method == "gd":
-            _, probs, reasons = train(mixing)
-        else:
-            _, probs, reasons = follow(mixing, lambda trial: tell(1 + trial, total, "gradient flow"))
-        exact = best_mixture(mixing.scores, mixing.strength)
-        shape = (len(BOUNDS), count)
-        arrays |= {
-            f"{method}_count": (probs[:, 0] > KEPT).sum(-1).reshape(shape),
-            f"{method}_error": np.abs(probs[:, 0] - exact).max(-1).reshape(shape),
-            f"{method}_reasons": reasons.reshape(shape),
-        }
-        facts["normalized GD" if method == "gd" else "gradient flow"] = tally(reasons)
+    stage = Stages(tell, 2 * len(BOUNDS))
+    for method, words, run, count in (("gd", "normalized GD", train, trials), ("flow", "gradient flow", follow, flows)):
+        cells = []
+        for i, bound in enumerate(BOUNDS):
+            mixing = drawn.pick(np.arange(i * trials, i * trials + count))
+            cells.append(stage(f"{words}, τ = {bound}", partial(_trained, mixing, run)))
+        arrays |= {f"{method}_{key}": np.stack([cell[key] for cell in cells]) for key in cells[0]}
+        facts[words] = tally(arrays[f"{method}_reasons"].ravel())
     return arrays, facts
+
+
+def _trained(mixing: Mixing, run: Callable[[Mixing], tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+    """Which tokens are kept where a method ends, and how far attention is from the exact mixture."""
+    _, probs, reasons = run(mixing)
+    error = np.abs(probs[:, 0] - best_mixture(mixing.scores, mixing.strength)).max(-1)
+    return {"count": (probs[:, 0] > KEPT).sum(-1), "error": error, "reasons": reasons}
 
 
 @styled
@@ -176,6 +179,7 @@ def judge_twelve(arrays: Arrays, facts: Facts) -> Finding:
 FIGURES = [
     Figure(
         id="svm-12",
+        axes={"bounds": "bound", "attempts": "bound", "*": "bound trial"},
         title="How many tokens a concave head keeps",
         says="Where τ γ_τ^gap / 2 > λ > γ_1^gap the attention keeps at least two and at most τ tokens (Lemma 6); τ, λ "
         "and the number of kept tokens are positively correlated.",

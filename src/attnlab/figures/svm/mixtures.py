@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.errors import InputError, message
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
 from attnlab.figures.style import BLUE, GREEN, GREY, ORANGE, new_figure, styled
 from attnlab.figures.svm.concave import (
     SETTING,
     TOKENS,
-    Mixing,
     best_mixture,
     follow,
     kept_by_formula,
@@ -35,6 +37,7 @@ from attnlab.figures.svm.kept import (
     rank_correlation,
     tally,
 )
+from attnlab.figures.sweep import sweep
 
 SEED = 900
 # Data sets are drawn in full at every scale, so that all runs share the first ones.
@@ -46,44 +49,45 @@ METHODS = {"gd": "normalized GD", "flow": "gradient flow"}
 LOOKS = {"gd": (ORANGE, "s"), "flow": (BLUE, "o")}
 
 
-def nine_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def nine_block(point: Mapping[str, Any], seeds: NDArray[np.int64]) -> dict[str, np.ndarray]:
+    """Some of the data sets at one strength λ, trained by one method."""
+    rng = np.random.default_rng(SEED)
+    picked = with_scores(on_sphere(rng, MOST), np.zeros(MOST), rng).pick(seeds)
+    mixing = picked._replace(strength=np.full(len(seeds), point["strength"]))
+    W, probs, reasons = (train if point["method"] == "gd" else follow)(mixing)
+    predicted = predict(mixing.tokens, W, probs)
+    return {
+        "count": (probs > KEPT).sum((-2, -1)),
+        "exact": kept_by_formula(mixing.scores, mixing.strength),
+        "deviation": np.abs(probs[:, 0] - best_mixture(mixing.scores, mixing.strength)).max(-1),
+        "reasons": reasons,
+        "margin": apart(W[:, None], predicted.margin)[:, 0],
+        "mixture": apart(W[:, None], predicted.mixture)[:, 0],
+        "norm": np.linalg.norm(W, axis=(-2, -1)),
+    }
+
+
+def nine_settings(scale: Scale) -> dict[str, Any]:
+    """Trials for each λ: of normalized GD, and of gradient flow."""
+    return {"trials": scale.pick(8, 40, MOST), "flows": scale.pick(1, 6, MOST)}
+
+
+def nine_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The same data sets at every strength λ; arrays are (strengths, trials)."""
-    strengths = np.array(scale.pick((0.0, 0.5, 2.5), STRENGTHS, STRENGTHS))
-    trials = {"gd": scale.pick(8, 40, 100), "flow": scale.pick(1, 6, 100)}
-    total = 1 + trials["flow"] * len(strengths)
-    tell(0, total, METHODS["gd"])
-    arrays: dict[str, np.ndarray] = {"strengths": strengths}
+    given = {**nine_settings(scale), **settings}
+    strengths = scale.pick((0.0, 0.5, 2.5), STRENGTHS, STRENGTHS)
+    trials = {"gd": given["trials"], "flow": given["flows"]}
+    if max(trials.values()) > MOST:
+        raise InputError(message(f"`trials` and `flows` are {given['trials']} and {given['flows']}; at most {MOST}."))
+    arrays: dict[str, np.ndarray] = {"strengths": np.array(strengths)}
     facts: dict[str, Any] = {"setting": SETTING, "seed": SEED, "trials per λ": dict(trials)}
     for method, count in trials.items():
-        mixing = _at_every(strengths, count)
-        if method == "gd":
-            W, probs, reasons = train(mixing)
-        else:
-            W, probs, reasons = follow(mixing, lambda trial: tell(1 + trial, total, METHODS["flow"]))
-        predicted = predict(mixing.tokens, W, probs)
-        shape = (len(strengths), count)
-        arrays |= {
-            f"{method}_count": (probs > KEPT).sum((-2, -1)).reshape(shape),
-            f"{method}_exact": kept_by_formula(mixing.scores, mixing.strength).reshape(shape),
-            f"{method}_error": np.abs(probs[:, 0] - best_mixture(mixing.scores, mixing.strength))
-            .max(-1)
-            .reshape(shape),
-            f"{method}_reasons": reasons.reshape(shape),
-            f"{method}_margin": apart(W[:, None], predicted.margin).reshape(shape),
-            f"{method}_mixture": apart(W[:, None], predicted.mixture).reshape(shape),
-            f"{method}_norm": np.linalg.norm(W, axis=(-2, -1)).reshape(shape),
-        }
-        for strength, why in zip(strengths, reasons.reshape(shape), strict=True):
-            facts[f"{METHODS[method]}, λ = {strength:g}"] = tally(why)
+        points = [{"method": method, "strength": strength} for strength in strengths]
+        results = sweep(nine_block, points, count, tell, METHODS[method])
+        arrays |= {f"{method}_{key}": np.stack([found[key] for found in results]) for key in results[0]}
+        for strength, found in zip(strengths, results, strict=True):
+            facts[f"{METHODS[method]}, λ = {strength:g}"] = tally(found["reasons"])
     return arrays, facts
-
-
-def _at_every(strengths: np.ndarray, trials: int) -> Mixing:
-    """The first so many data sets, once for each strength."""
-    rng = np.random.default_rng(SEED)
-    drawn = with_scores(on_sphere(rng, MOST), np.zeros(MOST), rng)
-    picked = drawn.pick(np.tile(np.arange(trials), len(strengths)))
-    return picked._replace(strength=np.repeat(strengths, trials))
 
 
 def settled(arrays: Arrays, method: str, name: str) -> np.ndarray:
@@ -162,8 +166,8 @@ def judge_nine(arrays: Arrays, facts: Facts) -> Finding:
         "share of trials with all tokens at the largest λ, exact": float((arrays["gd_exact"][-1] == TOKENS).mean()),
         "same number as exact, gradient flow": f"{int((counts['flow'] == arrays['flow_exact']).sum())} of "
         f"{counts['flow'].size}",
-        "error of attention against the exact mixture, gradient flow, largest": float(arrays["flow_error"].max()),
-        "error of attention against the exact mixture, normalized GD, largest": float(arrays["gd_error"].max()),
+        "error of attention against the exact mixture, gradient flow, largest": float(arrays["flow_deviation"].max()),
+        "error of attention against the exact mixture, normalized GD, largest": float(arrays["gd_deviation"].max()),
     }
     for method, told in METHODS.items():
         loose = arrays["gd_mixture"] if method == "gd" else flows
@@ -203,11 +207,13 @@ def _corrs(values: np.ndarray) -> list[Any]:
 FIGURES = [
     Figure(
         id="svm-9",
+        axes={"strengths": "strength", "*": "strength trial"},
         title="A concave head keeps more tokens",
         says="With h(o) = v.o - λ|o|^2 and orthonormal tokens the number of kept tokens grows with λ, from one at "
         "λ = 0 to all of them beyond λ = 2; the correlation with W^SVMeq stays above 0.95 and falls with the number "
         "of kept tokens.",
         data=nine_data,
+        settings=nine_settings,
         draw=draw_nine,
         judge=judge_nine,
     ),

@@ -257,9 +257,24 @@ def _with_count(values: np.ndarray) -> str:
     return f"{_mean_and_interval(values)} ({len(values)})" if len(values) else "none"
 
 
+EIGHT_AXES = {
+    "steps": "step",
+    "dims": "d=dims",
+    **{f"{name}_d*": "trial step" for name in ("margin", "mixture", "single")},
+    **{f"{name}_d*": "trial" for name in ("masked", "norm", "gap", "residual", "reasons")},
+    **{f"{name}_d*": "trial sequence" for name in ("kept", "labels", "dead")},
+}
+FLOW_AXES = {
+    "flow_dims": "d=flow_dims",
+    **{f"flow_{name}_d*": "trial time" for name in ("margin", "mixture")},
+    **{f"flow_{name}_d*": "trial" for name in ("masked", "reasons")},
+    **{f"flow_{name}_d*": "trial sequence" for name in ("kept", "dead")},
+}
+
 FIGURES = [
     Figure(
         id="svm-8",
+        axes=EIGHT_AXES,
         title="Several tokens under a nonlinear head",
         says="With an MLP head and some labels -1, normalized GD keeps several tokens of some inputs. Its direction is "
         "best described by W^SVMeq = W^fin + gamma W^mm, then by W^mm, then by the one-token SVM; the correlation "
@@ -270,6 +285,7 @@ FIGURES = [
     ),
     Figure(
         id="svm-11",
+        axes={**EIGHT_AXES, **FLOW_AXES},
         title="How settled a run must be",
         says="The correlation with W^SVMeq exceeds 0.99 for d >= 8, or once every masked weight is below 1e-9.",
         data=eleven_data,

@@ -273,12 +273,36 @@ def _draw_margin(axes: Any, limit: Array, trained: Array, color: str, levels: tu
 
 FIGURES = [
     Figure(
-        id="svm-1", title="Paths of W and (K, Q) in the plane", data=clusters_data, draw=draw_1, judge=judge_1,
+        id="svm-1",
+        axes={
+            "steps": "step",
+            "x": "trial sequence token axis",
+            "z": "trial sequence axis",
+            "*_path": "trial step row column",
+            "*_apart": "trial record",
+            "*_selected": "trial sequence",
+            "*_best": "trial",
+            "*_between": "trial",
+            "*": "trial row column",
+        },
+        title="Paths of W and (K, Q) in the plane", data=clusters_data, draw=draw_1, judge=judge_1,
         says="With n = d = 2 and T = 3, W z goes along the Frobenius max-margin solution and K Qᵀ z along the nuclear "
         "one (Figure 1).",
     ),
     Figure(
-        id="svm-3", title="Our own demonstration: labels separated, tokens separated", data=separation_data,
+        id="svm-3",
+        axes={
+            "steps": "step",
+            "points": "trial point axis",
+            "labels": "trial point",
+            "tokens": "trial token axis",
+            "*_path": "trial step axis",
+            "*_apart": "trial step",
+            "regression": "trial axis",
+            "attention": "trial axis",
+            "*": "trial",
+        },
+        title="Our own demonstration: labels separated, tokens separated", data=separation_data,
         draw=draw_3, judge=judge_3, says="Figure 3 is a drawing without data: logistic regression finds the max-margin "
         "separator of labels, attention that of the selected tokens from the others. This is our own demonstration of "
         "it in two dimensions.",

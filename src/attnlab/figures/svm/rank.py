@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.claims.claim import Verdict
 from attnlab.claims.scale import Scale
+from attnlab.claims.stages import Stages
 from attnlab.data import optimal_tokens, sphere
 from attnlab.data.tokens import Array
 from attnlab.figures.figure import Arrays, Facts, Figure, Finding, Tell
@@ -21,30 +24,34 @@ NORMS: tuple[Norm, ...] = ("frobenius", "nuclear")
 COUNTS, GAP = 1e-6, 1e-8
 
 
-def ranks_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def ranks_settings(scale: Scale) -> dict[str, Any]:
+    return {
+        "d": scale.pick((5, 10), (2, 5, 10, 20), (2, 3, 4, 5, 10, 15, 20)),
+        "trials": scale.pick(5, 15, 100),
+    }
+
+
+def ranks_data(scale: Scale, tell: Tell, **settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Ranks of the solutions for the best tokens, over the dimension, for several n and T."""
     sizes = ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15))[: scale.pick(2, 5, 5)]
-    dims, trials = scale.pick((5, 10), (2, 5, 10, 20), (2, 3, 4, 5, 10, 15, 20)), scale.pick(5, 15, 100)
+    given = {**ranks_settings(scale), **settings}
+    dims: tuple[int, ...] = given["d"]
+    trials: int = given["trials"]
     # Sets whose best tokens cannot be separated are drawn again, up to this many draws per set wanted.
     patience = scale.pick(5, 10, 60)
-    shape = (len(sizes), len(dims), trials)
+    stage = Stages(tell, len(sizes) * len(dims))
+    cells = [
+        stage(f"n = {n}, T = {T}, d = {d}", partial(_separable_ranks, n, T, d, trials, patience))
+        for (n, T), d in itertools.product(sizes, dims)
+    ]
     arrays: dict[str, np.ndarray] = {"d": np.array(dims), "size": np.array(sizes)}
-    arrays |= {f"{norm}_{what}": np.full(shape, np.nan) for norm in NORMS for what in ("rank", "gap")}
-    drawn = np.zeros(shape[:2], dtype=int)
-    cells = [(s, k) for s in range(len(sizes)) for k in range(len(dims))]
-    for i, (s, k) in enumerate(cells):
-        (n, T), d = sizes[s], dims[k]
-        tell(i, len(cells), f"n = {n}, T = {T}, d = {d}")
-        drawn[s, k], found = _separable_ranks(n, T, d, trials, patience)
-        for key, values in found.items():
-            arrays[key][s, k, : len(values)] = values
-    tell(len(cells), len(cells), "done")
-    arrays["drawn"] = drawn
+    for key in cells[0]:
+        arrays[key] = np.stack([cell[key] for cell in cells]).reshape(len(sizes), len(dims), *cells[0][key].shape)
     kept = np.isfinite(arrays["frobenius_rank"]).sum(-1)
     facts = {
         "trials per point": trials, "selection": "the best tokens", "seed": SEED,
         "sizes (n, T)": [list(size) for size in sizes], "d": list(dims),
-        "sets drawn, per size and d": drawn.tolist(),
+        "sets drawn, per size and d": arrays["drawn"].tolist(),
         "sets kept (best tokens separable), per size and d": kept.tolist(),
         "most draws per set wanted": patience, "rank": "singular values above 1e-6 of the largest",
         "solutions with a duality gap above 1e-8": int(sum((arrays[f"{norm}_gap"] > GAP).sum() for norm in NORMS)),
@@ -53,9 +60,9 @@ def ranks_data(scale: Scale, tell: Tell) -> tuple[dict[str, np.ndarray], dict[st
     return arrays, facts
 
 
-def _separable_ranks(n: int, T: int, d: int, trials: int, patience: int) -> tuple[int, dict[str, Array]]:
-    """Draws until `trials` sets can be separated, and the ranks and gaps of those."""
-    found: dict[str, list[Array]] = {f"{norm}_{what}": [] for norm in NORMS for what in ("rank", "gap")}
+def _separable_ranks(n: int, T: int, d: int, trials: int, patience: int) -> dict[str, np.ndarray]:
+    """How many sets are drawn until `trials` can be separated, and ranks and gaps of those; NaN for sets not found."""
+    found = {f"{norm}_{what}": np.full(trials, np.nan) for norm in NORMS for what in ("rank", "gap")}
     drawn = kept = round_ = 0
     while kept < trials and drawn < patience * trials:
         tokens = sphere(n=n, T=T, d=d, seed=SEED + 1000 * round_, trials=trials)
@@ -63,13 +70,12 @@ def _separable_ranks(n: int, T: int, d: int, trials: int, patience: int) -> tupl
         good = np.flatnonzero(solve_margins(tokens, best).feasible)[: trials - kept]
         # The draws that were looked at: all, or up to the last one that was needed.
         drawn += trials if kept + len(good) < trials else int(good[-1]) + 1
-        if len(good):
-            for norm in NORMS:
-                solved = solve_margins(some(tokens, good), best[good], norm=norm)
-                found[f"{norm}_rank"].append(_rank(solved.W))
-                found[f"{norm}_gap"].append(solved.gap)
+        for norm in NORMS if len(good) else ():
+            solved = solve_margins(some(tokens, good), best[good], norm=norm)
+            found[f"{norm}_rank"][kept : kept + len(good)] = _rank(solved.W)
+            found[f"{norm}_gap"][kept : kept + len(good)] = solved.gap
         kept, round_ = kept + len(good), round_ + 1
-    return drawn, {key: np.concatenate([np.zeros(0), *parts]) for key, parts in found.items()}
+    return {"drawn": np.array(drawn), **found}
 
 
 def _rank(W: Array) -> Array:
@@ -143,7 +149,10 @@ def draw_4(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="svm-4", title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data, draw=draw_4,
+        id="svm-4",
+        axes={"d": "d", "size": "size part", "drawn": "size d", "*": "size d trial"},
+        title="Ranks of the Frobenius and nuclear max-margin solutions", data=ranks_data,
+        settings=ranks_settings, draw=draw_4,
         judge=judge_4, says="For the best tokens of random sets, the ranks of both solutions are bounded by n and d "
         "(the caption says max(n, d); Lemma 1 and the size of W give min(n, d)), and the nuclear solution has the "
         "lower rank (Figure 4).",

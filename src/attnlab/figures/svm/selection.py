@@ -329,20 +329,26 @@ def draw_6(arrays: Arrays, facts: Facts) -> Any:
 
 FIGURES = [
     Figure(
-        id="svm-2", title="Training W: global and local convergence over the dimension", data=bars_of_w, draw=draw_2,
+        id="svm-2",
+        axes={"d": "d", "*_attempts": "d trial sequence", "*": "d trial"},
+        title="Training W: global and local convergence over the dimension", data=bars_of_w, draw=draw_2,
         judge=judge_2, settings=bars_settings,
         says="With n = T = 5, runs that train W select locally optimal tokens, and the share that "
         "selects the best tokens (Global) rises to 100 % as d grows (Figure 2; the setting of Figure 5 a).",
     ),
     Figure(
-        id="svm-5", title="Global and local convergence of W and (K, Q), with Assumption B.1", data=bars_of_both,
+        id="svm-5",
+        axes={"d": "d", "*_attempts": "d trial sequence", "*": "d trial"},
+        title="Global and local convergence of W and (K, Q), with Assumption B.1", data=bars_of_both,
         draw=draw_5, judge=judge_5, settings=bars_settings,
         says="With n = T = 5 and 500 sets per d, the share of runs that select the best "
         "tokens (Global) rises to 100 % with d, for W (a) and for (K, Q) (b); Assumption B.1, counted as met when the "
         "mean constraint value is below 1.1, is met less often than that (Figure 5).",
     ),
     Figure(
-        id="svm-6", title="Global convergence over n, T and d", data=sizes_data, draw=draw_6, judge=judge_6,
+        id="svm-6",
+        axes={"d": "d", "size": "size part", "*": "size d trial"},
+        title="Global convergence over n, T and d", data=sizes_data, draw=draw_6, judge=judge_6,
         settings=sizes_settings,
         says="The probability that W (solid) and (K, Q) (dashed) converge to the best tokens tends to 1 as d grows, "
         "for n and T up to 20 (Figure 6).",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.data.frames import data_frame
 from attnlab.data.tokens import Array
 from attnlab.errors import InputError, message
 from attnlab.reports.probing.descriptors import Descriptors
@@ -171,10 +172,9 @@ class ProbeReport(Report):
     def _deviations(self) -> str:
         return ", ".join(f"{value:.4f} {metric.value}" for metric, value in self.deviation.items())
 
-    def frame(self) -> dict[str, list[Any]]:
-        """A column for each number, a row for each head: `pandas.DataFrame(report.frame())`, or without pandas."""
-        records = [head.record() for head in self.heads]
-        return {name: [record[name] for record in records] for name in records[0]}
+    def frame(self) -> Any:
+        """A row for each head, as a pandas DataFrame, which needs pandas."""
+        return data_frame([head.record() for head in self.heads], "`to_json()` has the same numbers")
 
     def to_json(self) -> dict[str, Any]:
         """Verdict, settings and heads, as plain JSON."""
