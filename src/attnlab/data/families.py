@@ -314,4 +314,4 @@ def _unit(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def _signs(rng: np.random.Generator, n: int) -> Array:
-    return 2.0 * rng.integers(0, 2, n) - 1.0
+    return np.where(rng.integers(0, 2, n) == 1, 1.0, -1.0)

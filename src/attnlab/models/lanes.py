@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attnlab.models.layer_problem import LayerProblem
-from attnlab.models.losses import MarginLoss
+from attnlab.models.losses import Loss, MarginLoss
 from attnlab.models.scaled import Params, ScaledGradient, Tree, finite_scale, in_fixed_order
 from attnlab.models.softmax import NOISE
 
@@ -87,8 +87,9 @@ class Lanes(NamedTuple):
         }
         return cls(**in_lanes(given | jax.vmap(of_one)(problem)))
 
-    def gradient(self, params: Params, loss: MarginLoss, at: Array) -> ScaledGradient:
+    def gradient(self, params: Params, loss: Loss, at: Array) -> ScaledGradient:
         """The gradient of the objective of every trial, at step `at`: mantissas (..., R) and log-scales (R,)."""
+        assert isinstance(loss, MarginLoss), "a layer takes no other"
         apart = Apart(at)
         logits, queries = self._logits(params, apart)
         to_logits, log_scale = self._to_logits(logits, loss, apart)

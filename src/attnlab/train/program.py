@@ -53,11 +53,11 @@ class Plan:
 
 
 class Intervals(NamedTuple):
-    """The next steps of a run: `lengths[i]` steps and then a record, for i below `count`."""
+    """The next steps of a run: `lengths[i]` steps and then a record, for i below `number`."""
 
     begin: Array
     lengths: Array
-    count: Array
+    number: Array
     recording: bool
 
     def through(
@@ -80,7 +80,7 @@ class Intervals(NamedTuple):
 
         shapes = jax.eval_shape(measured, 0, self.begin, params, state) if self.recording else {}
         none_yet = jax.tree.map(lambda one: jnp.zeros((*self.lengths.shape, *one.shape), one.dtype), shapes)
-        return jax.lax.fori_loop(0, self.count, interval, (self.begin, params, state, none_yet))[1:]
+        return jax.lax.fori_loop(0, self.number, interval, (self.begin, params, state, none_yet))[1:]
 
 
 def _advance(
@@ -232,8 +232,8 @@ def _advance_in_lanes(
             seen = Seen(problem, params, gradient, forward, moves, compared, targets, test=test)
             return measure(objective, seen, plan.user, plan.tester)
 
-        here = trials_first((params, gradient, moves))
-        return jax.vmap(of_one, out_axes=-1)(problem, *here, compared, targets, test)
+        here, slopes, ahead = trials_first((params, gradient, moves))
+        return jax.vmap(of_one, out_axes=-1)(problem, here, slopes, ahead, compared, targets, test)
 
     return trials_first(intervals.through(in_lanes(params), in_lanes(state), step, measured))
 
