@@ -1,7 +1,8 @@
 """Value matrices, trained queries, heads of their own for queries, trained heads: each against its definition."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -245,10 +246,6 @@ def test_a_prompt_goes_to_its_max_margin_direction(seed):
 
 
 def test_a_head_of_the_users_own_is_trained():
-    from dataclasses import dataclass
-
-    import jax.numpy as jnp
-
     @dataclass(frozen=True)
     class Squares(al.models.TrainedHead):
         def shapes(self, columns):
@@ -277,6 +274,22 @@ def test_a_head_that_is_dead_on_a_sequence_stands_still():
 # --- what does not fit ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class OwnHead(al.models.TrainedHead):
+    """A head whose output is no number."""
+
+    named: object
+
+    def shapes(self, columns):
+        return self.named
+
+    def apply(self, weights, output):
+        return weights["b"] * output
+
+    def trained(self):
+        return CrossAttention(head=self).initial(ONE)
+
+
 SEQUENCES = al.Sequences(x=RNG.standard_normal((4, 3, 3)), y=[0, 1, 0, 1])
 WRONG = [
     (lambda: CrossAttention("V"), "`parameterization`"),
@@ -289,6 +302,14 @@ WRONG = [
     (lambda: CrossAttention(head="quadratic"), "`head`"),
     (lambda: CrossAttention(frozen="V"), "`frozen`"),
     (lambda: TrainedMlp(0), "`hidden`"),
+    (lambda: CrossAttention(head=TrainedLinear), "`head` is the class TrainedLinear"),
+    (lambda: OwnHead([1.0]).trained(), "`shapes` of `head` gives"),
+    (lambda: OwnHead({1: al.weights((3,))}).trained(), "`shapes` of `head` gives"),
+    (lambda: OwnHead({"W": al.weights((3, 3))}).trained(), "`head` has a weight 'W'"),
+    (lambda: OwnHead({"K": al.weights((3,))}).trained(), "`head` has a weight 'K'"),
+    (lambda: OwnHead({"b": al.weights((3,))}).trained(), "`head` gives an array of shape"),
+    (lambda: OwnHead({"c": al.weights((3,))}).trained(), "`head` raises KeyError"),
+    (lambda: CrossAttention(head=np.cumsum).initial(ONE), "`head`"),
     (lambda: CrossAttention().initial(SEQUENCES), "`query='data'`"),
     (lambda: CrossAttention(query="first").initial(SEQUENCES), "`head` is fixed"),
     (lambda: CrossAttention(query="first", head=(TrainedLinear(),)).initial(SEQUENCES), "`head` is a tuple"),

@@ -1,6 +1,7 @@
 """`limits` against a loop over starts, and what it prints and refuses."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -148,6 +149,36 @@ def test_printed_and_as_json(found):
     assert len(facts["rows"]) == len(found.limits)
     assert facts["rows"][0]["certificate"]["status"] == "optimal"
     assert len(facts["settled_at"]) == STARTS
+    assert facts["selections"] == 64
+    reached = 0
+    for limit, line in zip(found.limits, repr(found).split("\n")[3:], strict=True):
+        low, high = wilson(limit.settled, STARTS)
+        share = f"{100 * limit.settled / STARTS:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        best = limit.selected.tolist() == al.optimal_tokens(TOKENS).tolist()
+        steps = [] if limit.steps is None else [str(limit.steps)]
+        cells = [limit.name, "best" if best else "yes", f"{limit.margin:.4g}", f"{limit.solution.gap:.0e}"]
+        assert re.split(r"  +", line.strip()) == [*cells, f"{limit.score:.4g}", share, *steps]
+        assert limit.share == limit.settled / STARTS
+        reached += bool(limit.settled)
+    best = sum(limit.settled for limit in found.limits if limit.is_best)
+    assert f"{STARTS} starts settle in {reached}, {best} of them on the best tokens; all settled." in found.verdict
+
+
+def test_many_selections():
+    """The first rows are printed, all are in JSON; more selections than 2^53 have no number there."""
+    tokens = al.data.sphere(n=30, T=4, d=3, seed=0)
+    report = al.limits(tokens, 40, steps=5)
+    assert report.total == 4**30
+    assert not report.enumerated
+    assert "locally optimal selections found, of 1.2e+18 selections" in report.verdict
+    assert report.unsettled == 40
+    facts = report.to_json()
+    assert facts["selections"] is None
+    hidden = report.limits[20:]
+    assert len(facts["rows"]) == 20 + len(hidden) > 20
+    runs = sum(limit.runs for limit in hidden)
+    assert f"{len(hidden)} selections with {runs} runs, {runs} of them not settled" in str(report)
+    assert report.limits[0].name == " ".join(map(str, report.limits[0].selected[:16])) + " ..."
 
 
 def test_json_where_there_is_nothing_to_separate():

@@ -32,6 +32,25 @@ def test_a_client_of_this_process(tmp_path):
         assert failing.run(client=client, retries=1).failed == 8
 
 
+def test_a_client_that_takes_no_blocks_any_more(tmp_path, monkeypatch):
+    from distributed import Client, LocalCluster
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(processes=False, **options) as cluster, Client(cluster) as client:
+        given_up = []
+
+        def submit(*args, **options):
+            given_up.append(args)
+            raise RuntimeError("the scheduler was given up")
+
+        monkeypatch.setattr(client, "submit", submit)
+        study = al.Study(work.coins, SMALL, trials=10, block=5, store=tmp_path)
+        ran = study.run(client=client)  # goes on with a client of its own, at the same address
+    assert given_up
+    assert (ran.computed, ran.failed) == (40, 0)
+    assert "scheduler was lost" in ran.log[0]
+
+
 def test_nobody_at_the_address(tmp_path, monkeypatch):
     monkeypatch.setattr("attnlab.study.cluster.PATIENCE", 0.1)
     study = al.Study(work.coins, SMALL, trials=2, store=tmp_path)

@@ -35,6 +35,11 @@ GRID = {"p": [0.2, 0.7], "n": [1, 2]}
         ({"grid": {"a b": [1]}}, "wanted a word"),
         ({"grid": {"n": [object()]}}, "wanted numbers, text"),
         ({"grid": {"n": [float("nan")]}}, "wanted finite"),
+        ({"grid": {"n": [2**63]}}, "below 2\\^63"),
+        ({"grid": {"n": [-(2**63)]}}, "below 2\\^63"),
+        ({"grid": {"n": np.ones((2, 2))}}, "wanted a list of values"),
+        ({"seed": 2**20}, "`seed` is 1048576"),
+        ({"trials": 2**32}, "`trials` is 4294967296"),
         ({"function": 3}, "`function` is 3"),
         ({"function": lambda seeds: {}}, "wanted \\(point, seeds\\)"),
         ({"function": "nothing"}, "wanted one of direction"),
@@ -150,6 +155,30 @@ def test_words_of_summaries(tmp_path):
         study.run(client=5)
 
 
+def test_values_at_the_ends_of_what_is_taken(tmp_path):
+    grid = {"n": np.array([2**63 - 1, 1 - 2**63]), "word": ("a", None, True)}
+    study = al.Study(lambda point, seeds: {"seed_again": seeds}, grid, trials=2, seed=2**20 - 1, store=tmp_path)
+    study.run()
+    frame = study.frame()
+    assert len(study.points) == 6
+    assert (frame["seed"] == frame["seed_again"]).all()
+    assert frame["seed"].iloc[1] == (2**20 - 1) * 2**32 + 1
+    assert frame["n"].iloc[0] == 2**63 - 1
+    empty = al.Study(lambda point, seeds: {}, [{}], trials=1, store=tmp_path / "empty")
+    assert "the only point, trials 0 to 0" in empty.run(retries=0).log[0]
+
+
+def test_nan_is_counted_by_trial(tmp_path):
+    def block(point, seeds):
+        pairs = np.zeros((len(seeds), 2))
+        pairs[seeds % 2 == 0] = np.nan
+        return {"pair": pairs, "word": np.array(["nan"] * len(seeds))}
+
+    study = al.Study(block, {"n": [1]}, trials=5, store=tmp_path)
+    study.run()
+    assert study.status().nan == {"pair": 3}
+
+
 def test_a_file_may_use_what_lies_beside_it(tmp_path):
     (tmp_path / "beside_the_sweep.py").write_text("def triple(seeds):\n    return 3 * seeds\n")
     (tmp_path / "sweep.py").write_text(
@@ -183,6 +212,14 @@ def test_a_store_of_another_version_is_told(tmp_path):
     ledger.write_text(json.dumps(about | {"versions": about["versions"] | {"attnlab": "0.0.1"}, "code": "other"}))
     ran = study.run()
     assert ran.log[0].startswith("Results of an earlier run are not used: attnlab 0.0.1 is now")
+    assert study.run().log == ()
+    about = json.loads(ledger.read_text())
+    ledger.write_text(json.dumps(about | {"versions": about["versions"] | {"numpy": "1.0"}}))
+    assert study.run().log[0].startswith("Some results may be of an earlier run, when versions were others: numpy 1.0")
+    ledger.write_text(json.dumps(about | {"format": -1}))
+    assert "code that it reaches, was changed" in study.run().log[0]
+    ledger.write_text("[]")
+    assert study.run().log == ()
 
 
 def test_files(tmp_path):

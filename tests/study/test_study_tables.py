@@ -7,7 +7,7 @@ import study_work as work
 from scipy.stats import binom
 
 import attnlab as al
-from attnlab.study.latex import _cell, escaped
+from attnlab.study.latex import _cell, escaped, latex
 from attnlab.study.summary import mean, median, share
 
 GRID = {"p": [0.2, 0.7], "n": [1, 2]}
@@ -109,6 +109,99 @@ def test_dataset(study, tmp_path):
     matrices.run()
     assert matrices.dataset()["W"].shape == (1, 2, 2, 3)
     assert "W" not in matrices.frame()
+
+
+def test_a_dataset_has_its_combinations_in_their_places(tmp_path):
+    """Points in any order; a failed block is NaN and its error, words are words."""
+
+    def block(point, seeds):
+        if point["p"] == 2 and point["q"] == "a":
+            raise ValueError("not here")
+        whole = {"count": 10 * point["p"] + seeds, "word": np.array([point["q"]] * len(seeds))}
+        return whole | {"pair": np.stack([seeds, -seeds], axis=1)}
+
+    points = [{"p": p, "q": q} for p, q in ((2, "b"), (1, "b"), (1, "a"), (2, "a"))]
+    study = al.Study(block, points, trials=3, block=2, store=tmp_path)
+    study.run(retries=0)
+    cube = study.dataset()
+    assert dict(cube.sizes) == {"p": 2, "q": 2, "trial": 3, "pair_0": 2}
+    for p, q in ((2, "b"), (1, "b"), (1, "a")):
+        cell = cube.sel(p=p, q=q)
+        assert cell["count"].values.tolist() == [10 * p, 10 * p + 1, 10 * p + 2]
+        assert cell["word"].values.tolist() == [q] * 3
+        assert cell["pair"].values.tolist() == [[0, 0], [1, -1], [2, -2]]
+        assert cell["error"].values.tolist() == [""] * 3
+    bad = cube.sel(p=2, q="a")
+    assert np.isnan(bad["count"].values).all()
+    assert bad["error"].values.tolist() == ["ValueError: not here"] * 3
+    partly = al.Study(block, points[:2], trials=5, block=2, store=tmp_path).dataset()
+    assert np.isnan(partly["count"].sel(p=1).values.ravel()).tolist() == [False] * 3 + [True] * 2
+    listed = al.Study(block, points[:3], trials=3, block=2, store=tmp_path).dataset()
+    assert listed["q"].values.tolist() == ["b", "b", "a"]
+    assert listed["count"].values[:, 0].tolist() == [20, 10, 10]
+
+
+def test_columns_of_settings_have_the_type_that_all_share(tmp_path):
+    points = [
+        {"step": 1, "flag": True, "word": "x", "any": None},
+        {"step": 0.5, "flag": False, "word": "y", "any": 2},
+    ]
+    study = al.Study(lambda point, seeds: {"value": seeds}, points, trials=1, store=tmp_path)
+    study.run()
+    frame = study.frame()
+    assert [frame[name].dtype.kind for name in ("step", "flag")] == ["f", "b"]
+    assert frame["word"].tolist() == ["x", "y"]
+    assert frame["any"].isna().tolist() == [True, False]
+
+
+def test_failed_numbers_are_nan_and_failed_words_none(tmp_path):
+    def block(point, seeds):
+        if 2 in seeds:
+            raise ValueError("no 2")
+        return {"number": 0.5 * seeds, "word": np.array(["w"] * len(seeds))}
+
+    study = al.Study(block, {"n": [1]}, trials=4, block=2, store=tmp_path)
+    study.run(retries=0)
+    frame = study.frame()
+    assert frame["number"].tolist()[:2] == [0.0, 0.5]
+    assert frame["number"].isna().tolist() == frame["word"].isna().tolist() == [False, False, True, True]
+    with pytest.raises(al.InputError, match="Trials from 2 on of n=1 have no results: ValueError: no 2"):
+        study.arrays()
+    assert study.with_trials(2).arrays()[0]["number"].tolist() == [0.0, 0.5]
+    with pytest.raises(al.InputError, match="not computed yet"):
+        al.Study(block, {"n": [3]}, trials=4, store=tmp_path).arrays()
+
+
+def test_estimates_by_their_formulas():
+    hits, count, z = 13.0, 40, 1.96
+    values = np.r_[np.ones(13), np.zeros(27)]
+    found = share("best", values)
+    middle = (hits + z**2 / 2) / (count + z**2)
+    half = z * np.sqrt(hits * (count - hits) / count + z**2 / 4) / (count + z**2)
+    np.testing.assert_allclose(found, (hits / count, middle - half, middle + half), rtol=1e-9)
+    numbers = np.random.default_rng(1).standard_normal(400) + 3
+    found = mean("x", numbers)
+    error = numbers.std() / 20
+    assert found.value == pytest.approx(numbers.mean(), rel=1e-12)
+    np.testing.assert_allclose((found.low, found.high), numbers.mean() + np.array([-z, z]) * error, atol=0.15 * error)
+    assert median("x", np.array([1.0, 2.0, 4.0, 10.0])).value == 3.0
+    assert len({mean("x", numbers) for _ in range(2)}) == 1
+
+
+def test_latex_of_hard_numbers():
+    rows = [
+        {"p": 0.5, "of": "x", "value": 1.2345e-7, "low": 1e-8, "high": np.inf},
+        {"p": 12, "of": "x", "value": 3.0, "low": np.nan, "high": np.nan},
+    ]
+    lines = latex(pandas.DataFrame(rows), ["p"], None, "", "tab:x", 3).splitlines()
+    assert lines[:3] == [r"\begin{table}", r"\centering", r"\label{tab:x}"]
+    assert r"  0.5 & $1.23 \cdot 10^{-7}\ [1 \cdot 10^{-8}, \infty]$ \\" in lines
+    assert r"  12.0 & $3$ \\" in lines or r"  12 & $3$ \\" in lines
+    assert lines[-1] == r"\end{table}"
+    across = latex(pandas.DataFrame([rows[0] | {"q": 1}, rows[1] | {"q": 2}]), ["p", "q"], "q", "", "", 2).splitlines()
+    assert across[2] == r"  p & q = 1 & q = 2 \\"
+    assert across[4].endswith(r"& -- \\")
+    assert across[5].split("&")[1].strip() == "--"
 
 
 def test_pictures(study):

@@ -20,7 +20,7 @@ from attnlab.data.families import Seed
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Tokens
 from attnlab.errors import InputError, message
-from attnlab.models.functions import told_as
+from attnlab.models.functions import check_head, told_as
 from attnlab.models.heads import Head, HeadLike, Linear, as_head
 from attnlab.models.headtokens import HeadTokens
 from attnlab.models.model import Data, Init, Model, Weight, Weights
@@ -28,10 +28,11 @@ from attnlab.models.precision import in_float64
 from attnlab.models.problem import Example
 from attnlab.models.scaled import GivenWeights, Params
 from attnlab.models.softmax import softmax
-from attnlab.models.trainedheads import TrainedHead, TrainedLinear
+from attnlab.models.trainedheads import TrainedHead, TrainedLinear, check_trained, weights_of
 
 AnyHead = HeadLike | TrainedHead
 MOST_COLUMNS = 10**7
+OWN_NAMES = ("W", "K", "Q", "V", "p")  # of weights that are not a head's
 
 
 class CrossAttention(Model[Data]):
@@ -111,6 +112,11 @@ class CrossAttention(Model[Data]):
         else:
             self._refuse_tokens(given, name)
         self._refuse_frozen(given)
+        for head in self.heads:
+            if isinstance(head, TrainedHead):
+                check_trained(head, self.columns(given))
+            elif isinstance(given, Tokens):
+                check_head(given, head)
         return given
 
     def _refuse_sequences(self, data: Sequences, name: str) -> None:
@@ -172,10 +178,17 @@ class CrossAttention(Model[Data]):
             shapes["p"] = Weight((d,) if queries is None else (queries, d), "lecun")
         for number, head in enumerate(self.heads):
             if isinstance(head, TrainedHead):
-                with told_as("head", "the length of one output, in `shapes`"):
-                    own = head.shapes(self.columns(data))
-                shapes |= {self._name(name, number): weight for name, weight in own.items()}
+                own = weights_of(head, self.columns(data))
+                shapes |= self._named_apart({self._name(name, number): w for name, w in own.items()}, shapes)
         return shapes
+
+    def _named_apart(self, own: dict[str, Weight], others: dict[str, Weight]) -> dict[str, Weight]:
+        """Weights of a head, refused where another weight has the name of one."""
+        for name in own:
+            if name in others or name in OWN_NAMES:
+                problem = f"`head` has a weight {name!r}; a weight that is not its own has that name."
+                raise InputError(message(problem, "another name in `shapes` of the head"))
+        return own
 
     def _name(self, name: str, number: int) -> str:
         """Of a weight of one head."""

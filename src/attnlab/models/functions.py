@@ -69,23 +69,30 @@ def told_of(name: str) -> Iterator[None]:
 
 def check_functions(tokens: Tokens, loss: Loss, head: Head) -> None:
     """Refuse a head or a loss of the user's own that cannot be compiled, or does not give one real number."""
-    if not isinstance(head, _OURS):
-        one = tokens if tokens.trials is None else tokens[0]
-        with told_as("head", "one attention output, a vector (d,)"):
-            constants = head.constants(one)
-        output = jax.ShapeDtypeStruct((tokens.d,), jnp.float64)
-        _try("head", head.apply, "one attention output, a vector (d,)", constants, output)
+    check_head(tokens, head)
     check_loss(loss)
+
+
+def check_head(tokens: Tokens, head: Head) -> None:
+    """Refuse a fixed head of the user's own that cannot be compiled, or does not give one real number."""
+    if isinstance(head, _OURS):
+        return
+    one = tokens if tokens.trials is None else tokens[0]
+    with told_as("head", "one attention output, a vector (d,)"):
+        constants = head.constants(one)
+    output = jax.ShapeDtypeStruct((tokens.d,), jnp.float64)
+    gives_a_number("head", head.apply, "one attention output, a vector (d,)", constants, output)
 
 
 def check_loss(loss: Loss) -> None:
     """Refuse a loss of the user's own that cannot be compiled, or does not give one real number."""
     function = getattr(loss, "function", getattr(loss, "value", None))
     if loss not in LOSSES.values() and function is not None:
-        _try("loss", function, "one margin, a number", jax.ShapeDtypeStruct((), jnp.float64))
+        gives_a_number("loss", function, "one margin, a number", jax.ShapeDtypeStruct((), jnp.float64))
 
 
-def _try(name: str, function: Callable[..., object], called: str, *arguments: Tree) -> None:
+def gives_a_number(name: str, function: Callable[..., object], called: str, *arguments: Tree) -> None:
+    """Refuse a function, the argument `name`, that cannot be compiled, or does not give one real number."""
     with told_as(name, called):
         result = jax.eval_shape(function, *arguments)
     if getattr(result, "shape", None) != ():

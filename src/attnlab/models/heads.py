@@ -250,6 +250,9 @@ def as_head(head: HeadLike) -> Head:
                 )
             )
         return named[head]
+    if isinstance(head, type):
+        problem = f"`head` is the class {head.__name__}; wanted an object of it."
+        raise InputError(message(problem, f"{head.__name__}(...)"))
     if not callable(head):
         raise InputError(
             message(f"`head` is {shown(head)}; wanted a name, a head object, or a function of one output.")

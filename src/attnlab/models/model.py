@@ -38,7 +38,7 @@ from attnlab.models.losses import Loss, LossLike, as_loss
 from attnlab.models.powers import LEAST_SQUARABLE, MOST_WEIGHT, check_range
 from attnlab.models.problem import Example, Forward, Held, Objective, Prepared, Problem, Seen
 from attnlab.models.scaled import GivenWeights, Params, norm, norm_of
-from attnlab.models.weight import COPIES, LAWS, MOST_SCALE, Law, Weight, Weights, stacked
+from attnlab.models.weight import COPIES, LAWS, MOST_SCALE, Law, Weight, Weights, are_weights, stacked
 
 D = TypeVar("D", bound=Data)  # what a model takes
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # of parameters by name
@@ -107,8 +107,7 @@ class Model(Evaluated, Generic[D]):
         with told_as("model", "the data, in `shapes`"):
             shapes = self.shapes(data)
         wanted = "weights by name, at least one of them trained"
-        known = isinstance(shapes, Mapping) and all(isinstance(one, Weight) for one in shapes.values())
-        if not known or not any(one.trained for one in shapes.values()):
+        if not are_weights(shapes) or not any(one.trained for one in shapes.values()):
             problem = f"`shapes` of `model` gives {shown(shapes)}; wanted {wanted}."
             raise InputError(message(problem, '{"W": al.weights((data.d, data.d))}'))
         return dict(shapes)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attnlab.checks import number, whole
+from attnlab.checks import number, shown, whole
+from attnlab.errors import InputError, message
+from attnlab.models.functions import gives_a_number, told_as
 from attnlab.models.network import FLOW_KINK, MOST_WIDTH, rounded_relu
+from attnlab.models.precision import in_float64
 from attnlab.models.scaled import Params
-from attnlab.models.weight import Weight
+from attnlab.models.weight import Weight, are_weights
 
 
 class TrainedHead(ABC):
@@ -31,6 +35,24 @@ class TrainedHead(ABC):
     def for_flow(self) -> TrainedHead:
         """The same without kinks, which gradient flow cannot cross."""
         return self
+
+
+def weights_of(head: TrainedHead, columns: int) -> dict[str, Weight]:
+    """Those of a head by name, for outputs of so many numbers; refused where `shapes` gives something else."""
+    with told_as("head", "the length of one output, in `shapes`"):
+        own = head.shapes(columns)
+    if not are_weights(own):
+        problem = f"`shapes` of `head` gives {shown(own)}; wanted weights by name."
+        raise InputError(message(problem, '{"u": al.weights((columns,))}'))
+    return dict(own)
+
+
+@in_float64
+def check_trained(head: TrainedHead, columns: int) -> None:
+    """Refuse a head that does not make one real number of its weights and an output."""
+    own = {name: jax.ShapeDtypeStruct(w.shape, jnp.float64) for name, w in weights_of(head, columns).items()}
+    output = jax.ShapeDtypeStruct((columns,), jnp.float64)
+    gives_a_number("head", head.apply, "its weights and one output, in `apply`", own, output)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -64,6 +65,13 @@ def weights(shape: tuple[int, ...], law: Law = "lecun", *, scale: float = 1.0, t
         scale=number("scale", scale, most=MOST_SCALE),
         trained=flag("trained", trained),
     )
+
+
+def are_weights(given: object) -> bool:
+    """Is it a dict of weights by name?"""
+    if not isinstance(given, Mapping):
+        return False
+    return all(isinstance(name, str) and isinstance(one, Weight) for name, one in given.items())
 
 
 def stacked(drawn: list[Weights], trials: int | None) -> Weights:

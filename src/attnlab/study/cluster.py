@@ -42,13 +42,16 @@ class Cluster:
         self._running: dict[Any, tuple[int, Job]] = {}
         self._began: dict[str, list[str]] = {}  # key of a future -> workers on which it began
         self._news = threading.Event()  # some future is done
+        self._threads = 1
+        self._unsent: list[Job] = []  # blocks that a client without a scheduler did not take
         self._listen()
 
     @property
     def slots(self) -> int:
         """How many blocks are out at a time."""
-        threads = sum(self._client.nthreads().values())
-        return EACH * max(1, threads)
+        with suppress(OSError, RuntimeError):  # of a scheduler that is gone: as many as there were
+            self._threads = max(1, sum(self._client.nthreads().values()))
+        return EACH * self._threads
 
     def idle(self) -> list[int]:
         taken = {slot for slot, _ in self._running.values()}
@@ -56,12 +59,19 @@ class Cluster:
 
     def submit(self, slot: int, job: Job) -> None:
         key = f"attnlab-{job.task.point}-{job.task.start}-{uuid.uuid4().hex[:8]}"
-        future = self._client.submit(perform_there, job, self._topic, key, key=key, pure=False, retries=0)
+        try:
+            future = self._client.submit(perform_there, job, self._topic, key, key=key, pure=False, retries=0)
+        except Exception:  # dask raises a bare one where the scheduler was given up
+            self._unsent.append(job)
+            return
         self._running[future] = (slot, job)
         future.add_done_callback(lambda _: self._news.set())
 
     def answers(self) -> Iterator[tuple[Job, Outcome]]:
         """Wait for some block; blocks that a lost scheduler knew of are lost with it."""
+        if self._unsent:
+            yield from self._reconnected()
+            return
         while True:
             finished = [future for future in self._running if future.status != "pending"]
             if finished:
@@ -124,8 +134,9 @@ class Cluster:
             self._client.subscribe_topic(self._topic, heard)
 
     def _reconnected(self) -> Iterator[tuple[Job, Outcome]]:
-        lost = [job for _, job in self._running.values()]
+        lost = [*self._unsent, *(job for _, job in self._running.values())]
         self._running.clear()
+        self._unsent.clear()
         with suppress(Exception):
             self._client.close(timeout=2)
         self._client, self._own = self._connected(self._address, PATIENCE), True
