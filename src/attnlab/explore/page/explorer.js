@@ -1,0 +1,551 @@
+// The explorer: renders into an element, and asks its host for all numbers. Nothing is computed here.
+
+import { Controls, TimeBar } from "./controls.js";
+import { NORM_OF, html, set, svg } from "./drawing.js";
+import { movedInPlane, rounded, seenInPlane } from "./geometry.js";
+import { frozenHost, serverHost, widgetHost } from "./hosts.js";
+import { apartChart, attentionPanels, basinMap, lossChart, marginChart, numbersTable, panel, remarks } from "./panels.js";
+import { Plane, queryName, rowsOf } from "./plane.js";
+import { History, addressOf, stateOf, stateOfAddress } from "./state.js";
+import { bytesOf, copied, download, pngOf, svgText } from "./takeaway.js";
+
+const BASINS_AFTER = 350; // milliseconds of rest
+const SLOW = 700; // milliseconds after which the page says that it waits
+const OWN = { id: "own", title: "your own tokens", hint: "Drag tokens and queries; what the plane does not see of them stays as it is. The heat map has attention over all tokens.", view: { attention: "heat" } };
+
+class Explorer {
+  constructor(root, host) {
+    this.root = root;
+    this.host = host;
+    this.frozen = host.kind === "frozen";
+    this.history = new History();
+    this.seq = 0;
+    this.sent = new Map(); // by number, what the answer will be about
+    this.waiting = null; // the number whose first answer is awaited
+    this.shown = { solved: -1, trained: -1 };
+    this.moved = [0, 0];
+    this.#build();
+    host.onMessage = (message) => this.#received(message);
+    host.onStatus = (status) => this.#status(status);
+    host.start();
+  }
+
+  #build() {
+    this.root.classList.add("attnlab-explorer");
+    const dark = globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches;
+    this.root.dataset.theme = this.root.dataset.theme ?? (dark ? "dark" : "light");
+    this.controls = new Controls(this.#actions());
+    this.plane = new Plane(this.#gestures(), (key) => !this.frozen || key === this.host.draggable);
+    this.time = new TimeBar((at) => this.#change((state) => (state.view.at = at), { ask: false, remember: false }));
+    this.numbers = panel("numbers", "Certificates and numbers");
+    this.attention = panel("attention", "Attention", ...this.#attentionTools());
+    this.loss = panel("loss", "Loss above its infimum");
+    this.margin = panel("margin", "Margin (dotted: the most there is)");
+    this.apart = panel("apart", "1 − cos to the max-margin W (dotted: of the other norm)");
+    this.basins = panel("basins", "Which start ends where", ...this.#basinTools());
+    for (const one of [this.numbers, this.attention, this.basins]) one.element.classList.add("wide");
+    this.attention.body.classList.add("pictures");
+    const panels = html("div", { class: "panels" }, ...[this.numbers, this.attention, this.loss, this.margin, this.apart, this.basins].map((one) => one.element));
+    this.planeBox = html("div", {}, this.plane.element);
+    this.code = html("div", { class: "code" });
+    const left = html("div", { class: "left" }, this.planeBox, this.time.element, legend(), this.controls.editing, this.code);
+    this.root.replaceChildren(this.controls.element, html("main", {}, left, panels));
+    new ResizeObserver(() => this.state && this.draw()).observe(this.root);
+    this.root.addEventListener("keydown", (event) => this.#pressed(event));
+    if (this.host.usesAddress) addEventListener("hashchange", () => this.#takeAddress());
+  }
+
+  #attentionTools() {
+    this.rowChoice = html("select", { id: "row", "aria-label": "query", change: (event) => this.#view("row", Number(event.target.value)) });
+    this.attentionChoice = html("select", { id: "attention", "aria-label": "how attention is drawn", change: (event) => this.#view("attention", event.target.value) }, html("option", { value: "lines" }, "lines"), html("option", { value: "heat" }, "heat map"));
+    return [this.rowChoice, this.attentionChoice];
+  }
+
+  #basinTools() {
+    const box = html("input", { type: "checkbox", id: "basins", change: (event) => this.#view("basins", event.target.checked) });
+    const of = html("select", { id: "basins-of", "aria-label": "parameterization", change: (event) => this.#view("basinsOf", event.target.value) }, html("option", { value: "W" }, "W"), html("option", { value: "KQ" }, "(K, Q)"));
+    const shape = html("select", { id: "shape", "aria-label": "starts on", change: (event) => this.#view("shape", event.target.value) }, html("option", { value: "grid" }, "grid"), html("option", { value: "circle" }, "circle"));
+    const radius = html("input", { id: "radius", type: "number", min: 0.1, max: 100, step: 0.5, "aria-label": "radius", change: (event) => this.#view("radius", Number(event.target.value) || 2) });
+    this.basinTools = { box, of, shape, radius };
+    if (this.frozen) return [];
+    return [html("label", {}, box, "on"), of, shape, html("label", {}, "radius", radius)];
+  }
+
+  #actions() {
+    return {
+      preset: (id) => this.#open(id),
+      setting: (name, value) => this.#change((state) => (state.scene[name] = value)),
+      view: (name, value) => this.#view(name, value),
+      undo: () => this.#restore(this.history.undo(this.state)),
+      redo: () => this.#restore(this.history.redo(this.state)),
+      fit: () => this.#refit(),
+      theme: () => this.#turnTheme(),
+      axis: (k, value) => this.#axis(k, value),
+      addSequence: () => this.#change((state) => this.#addSequence(state.scene)),
+      removeSequence: (i) => this.#change((state) => ["x", "z", "y"].forEach((name) => state.scene[name].splice(i, 1)) ?? (state.scene.chosen = null)),
+      flip: (i) => this.#change((state) => (state.scene.y[i] = -state.scene.y[i])),
+      addToken: (i) => this.#addToken(i, null),
+      removeToken: (i) => this.#removeToken(i, this.state.scene.x[i].length - 1),
+      randomStart: () => this.#change((state) => (state.scene.start = state.scene.start.map((row) => row.map(() => rounded((0.4 * (2 * Math.random() - 1)) / Math.sqrt(row.length)))))),
+      take: (what) => this.#take(what),
+    };
+  }
+
+  #gestures() {
+    return {
+      begin: (key) => {
+        this.history.remember(this.#kept());
+        this.startBefore = JSON.parse(JSON.stringify(this.state.scene.start));
+        if (key.startsWith("token")) this.moved = key.split("-").slice(1).map(Number);
+      },
+      move: (key, place, time) => {
+        this.#place(key, place);
+        this.changed(time);
+      },
+      end: (key) => {
+        if (this.state.scene.pull) this.settling = true;
+        else this.#keepAddress();
+        this.draw();
+      },
+      press: (key, action, place, time) => this.#act(key, action, place, time),
+      focus: (key) => {
+        const [kind, a] = key.split("-");
+        const row = kind === "token" ? rowsOf(this.state.scene).findIndex((one) => one.sequence === Number(a)) : Number(a);
+        if (kind !== "head" && row >= 0 && row !== this.state.view.row && !this.plane.drag) this.#view("row", row);
+      },
+    };
+  }
+
+  // What changes the state.
+
+  #kept() {
+    const { pull, ...scene } = this.state.scene;
+    return { preset: this.state.preset, scene, view: { ...this.state.view, at: null } };
+  }
+
+  #change(edit, { ask = true, remember = true } = {}) {
+    if (!this.state) return;
+    if (remember) this.history.remember(this.#kept());
+    edit(this.state);
+    if (ask) this.changed();
+    else this.draw();
+    this.#keepAddress();
+  }
+
+  #view(name, value) {
+    this.#change((state) => (state.view[name] = value), { ask: false, remember: false });
+    if (name.startsWith("basin") || ["shape", "radius", "row"].includes(name)) this.#askBasins();
+  }
+
+  #open(id) {
+    const preset = this.presets.find((one) => one.id === id) ?? this.presets[0];
+    this.#change(() => (this.state = stateOf(preset)));
+    this.#refit();
+  }
+
+  #restore(state) {
+    if (!state) return;
+    this.state = state;
+    this.changed();
+    this.#keepAddress();
+  }
+
+  #refit() {
+    this.plane.fit(this.state.scene);
+    this.draw();
+  }
+
+  #turnTheme() {
+    this.root.dataset.theme = this.root.dataset.theme === "dark" ? "light" : "dark";
+    this.draw();
+  }
+
+  #axis(k, value) {
+    const preset = this.#preset();
+    const row = value === "principal" ? preset.scene.plane[k] : this.state.scene.v.map((_, j) => Number(j === Number(value)));
+    this.#change((state) => (state.scene.plane[k] = row));
+    this.#refit();
+  }
+
+  #place(key, place) {
+    const { scene } = this.state;
+    const [kind, a, b] = key.split("-");
+    const steps = (point) => movedInPlane(point, scene.plane, place.map((value, k) => value - seenInPlane(point, scene.plane)[k]));
+    if (kind === "token") scene.x[a][b] = this.frozen ? this.host.snapped(steps(scene.x[a][b])) : steps(scene.x[a][b]);
+    else if (kind === "head") scene.v = steps(scene.v);
+    else if (kind === "query") setQuery(scene, Number(a), steps(rowsOf(scene)[a].z));
+    else {
+      scene.start = this.startBefore;
+      const to = movedInPlane(scene.v.map(() => 0), scene.plane, place);
+      scene.pull = { query: Number(a), to };
+    }
+  }
+
+  #act(key, action, place, time) {
+    if (action === "add" && this.frozen) return;
+    const { scene } = this.state;
+    const [kind, a, b] = (key ?? "").split("-");
+    if (action === "nudge") {
+      this.history.remember(this.#kept());
+      if (kind === "token") this.moved = [Number(a), Number(b)];
+      this.startBefore = JSON.parse(JSON.stringify(scene.start));
+      const now = kind === "start" ? this.answers.trained?.runs.W?.path?.[0]?.[a] ?? [0, 0] : seenInPlane(kind === "token" ? scene.x[a][b] : kind === "head" ? scene.v : rowsOf(scene)[a].z, scene.plane);
+      this.#place(key, now.map((value, k) => value + place[k]));
+      if (scene.pull) this.settling = true;
+      this.changed(time);
+      this.#keepAddress();
+    } else if (action === "remove" && kind === "token") this.#removeToken(Number(a), Number(b));
+    else if (action === "label" && kind !== "head" && !this.frozen) this.#flipOf(kind, Number(a));
+    else if (action === "choose" && kind === "token") this.#choose(Number(a), Number(b));
+    else if (action === "add") this.#addToken(kind === "token" ? Number(a) : (rowsOf(scene)[this.state.view.row]?.sequence ?? 0), place ?? null);
+  }
+
+  #flipOf(kind, a) {
+    const sequence = kind === "token" ? a : rowsOf(this.state.scene)[a].sequence;
+    if (typeof this.state.scene.y[sequence] === "number") this.#change((state) => (state.scene.y[sequence] *= -1));
+  }
+
+  #choose(sequence, token) {
+    if (this.frozen) return;
+    this.#change((state) => {
+      const best = this.answers.solved?.best ?? [];
+      const rows = rowsOf(state.scene);
+      const flat = (state.scene.chosen ?? best).flat();
+      const chosen = rows.map((row, r) => (row.sequence === sequence ? token : (flat[r] ?? 0)));
+      state.scene.chosen = rows[0].query === null ? chosen : shapedAs(state.scene.y, chosen);
+      state.view.of = "chosen";
+    });
+  }
+
+  #addSequence(scene) {
+    if (scene.x.length >= this.mostSequences) return;
+    const turned = ([a, b, ...rest]) => [rounded(0.8 * b + 0.1), rounded(-0.8 * a - 0.1), ...rest];
+    scene.x.push(scene.x.at(-1).map(turned));
+    scene.z.push(Array.isArray(scene.z.at(-1)[0]) ? scene.z.at(-1).map(turned) : turned(scene.z.at(-1)));
+    scene.y.push(scene.y.at(-1));
+    scene.chosen = null;
+  }
+
+  #addToken(sequence, place) {
+    if (this.frozen) return;
+    this.#change(({ scene }) => {
+      const at = place ?? scene.x[sequence].length * 0.6 + 1;
+      const there = Array.isArray(at) ? at : [0.7 * this.plane.frame.half * Math.cos(2.4 * at), 0.7 * this.plane.frame.half * Math.sin(2.4 * at)];
+      scene.x[sequence].push(movedInPlane(scene.v.map(() => 0), scene.plane, there));
+      delete scene.mask;
+    });
+  }
+
+  #removeToken(sequence, token) {
+    if (this.frozen || this.state.scene.x[sequence].length <= 1) return;
+    this.#change(({ scene }) => {
+      scene.x[sequence].splice(token, 1);
+      scene.chosen = null;
+      delete scene.mask;
+    });
+  }
+
+  #pressed(event) {
+    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || ["INPUT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range" && event.target.type !== "checkbox") return;
+    event.preventDefault();
+    this.#restore(event.shiftKey ? this.history.redo(this.#kept()) : this.history.undo(this.#kept()));
+  }
+
+  // What is asked and answered.
+
+  /** Something has changed: ask, and draw what is known already. `time` is when the mouse or key moved. */
+  changed(time = performance.now()) {
+    this.asked = time;
+    this.#ask();
+    this.draw();
+  }
+
+  #ask() {
+    if (this.asked === undefined || this.waiting !== null) return;
+    this.seq += 1;
+    const message = { kind: "scene", seq: this.seq, scene: this.state.scene };
+    this.waiting = this.seq;
+    this.sent.set(this.seq, this.asked);
+    this.asked = undefined;
+    clearTimeout(this.slow);
+    this.slow = setTimeout(() => this.#say("computing… a new shape compiles once, for some seconds"), SLOW);
+    if (!this.host.send(message)) this.waiting = null;
+    clearTimeout(this.basinTimer);
+    this.answers.basins = null;
+  }
+
+  #askBasins() {
+    clearTimeout(this.basinTimer);
+    const { view, scene } = this.state;
+    this.answers.basins = null;
+    if (!view.basins || this.frozen) return this.draw();
+    this.basinTimer = setTimeout(() => {
+      this.seq += 1;
+      this.basinsAsked = this.seq;
+      const query = Math.min(view.row, rowsOf(scene).length - 1);
+      this.host.send({ kind: "basins", seq: this.seq, scene, basins: { shape: view.shape, radius: view.radius, query, parameterization: view.basinsOf } });
+      this.#say("basins: descent from all starts…");
+    }, BASINS_AFTER);
+    return this.draw();
+  }
+
+  #received(message) {
+    const take = { hello: () => this.#hello(message), solved: () => this.#solved(message), trained: () => this.#trained(message), error: () => this.#refused(message) }[message.kind];
+    if (take) take();
+    else if (message.kind === "basins" && message.seq === this.basinsAsked) {
+      this.answers.basins = message;
+      this.#say("");
+      this.draw();
+    } else if (message.kind === "python") this.#showCode(message.text);
+    else if (message.kind === "npz") download("tokens.npz", new Blob([bytesOf(message.base64)]), "application/octet-stream");
+    else if (message.kind === "html") download("explorer.html", message.text, "text/html");
+    if (["python", "npz", "html"].includes(message.kind)) this.#say("");
+  }
+
+  #hello(message) {
+    const own = message.own ? [{ ...OWN, scene: message.own }] : [];
+    this.presets = [...own, ...message.presets];
+    this.mostSequences = message.mostSequences;
+    this.controls.offer(this.presets);
+    this.waiting = null;
+    this.shown = { solved: -1, trained: -1 };
+    this.answers = this.answers ?? { solved: null, trained: null, basins: null };
+    if (!this.state) {
+      this.state = this.host.usesAddress ? stateOfAddress(location.hash, this.presets) : stateOf(this.presets[0]);
+      this.plane.fit(this.state.scene);
+    }
+    this.changed();
+    this.#askBasins();
+  }
+
+  #solved(message) {
+    if (message.seq < this.shown.solved) return;
+    this.shown.solved = message.seq;
+    this.error = null;
+    this.answers.solved = message;
+    this.#adoptStart(message);
+    this.#ready(message.seq);
+    this.draw();
+    this.#drawn("solved", message.seq);
+  }
+
+  /** A start that was dragged: the server has found the W that goes there. */
+  #adoptStart(message) {
+    const { pull } = this.state.scene;
+    if (!pull) return;
+    message.pulled = { row: pull.query, at: seenInPlane(pull.to, this.state.scene.plane) };
+    if (!this.settling || this.plane.drag || this.asked !== undefined || message.seq !== this.seq) return;
+    this.state.scene.start = message.start.map((row) => row.map((value) => Number(value.toPrecision(12))));
+    delete this.state.scene.pull;
+    this.settling = false;
+    this.#keepAddress();
+  }
+
+  #trained(message) {
+    if (message.seq < this.shown.trained) return;
+    this.shown.trained = message.seq;
+    this.answers.trained = message;
+    clearTimeout(this.slow);
+    this.#say("");
+    this.draw();
+    this.#drawn("trained", message.seq);
+    for (const seq of this.sent.keys()) if (seq <= message.seq) this.sent.delete(seq);
+    if (this.state.view.basins && !this.answers.basins && this.asked === undefined && !this.plane.drag) this.#askBasins();
+  }
+
+  #refused(message) {
+    if (message.of === "scene" || message.of === null) {
+      this.error = message.message;
+      this.#ready(message.seq);
+    }
+    clearTimeout(this.slow);
+    this.#say(message.of === "scene" ? "" : message.message);
+    this.draw();
+  }
+
+  #ready(seq) {
+    if (this.waiting !== null && (seq === null || seq >= this.waiting)) this.waiting = null;
+    this.#ask();
+  }
+
+  /** For whoever measures: how long it took from the event to the changed picture. */
+  #drawn(kind, seq) {
+    const from = this.sent.get(seq);
+    this.root.setAttribute(`data-${kind}`, seq);
+    const detail = { kind, seq, milliseconds: from === undefined ? null : performance.now() - from };
+    this.root.dispatchEvent(new CustomEvent("attnlab-drawn", { detail }));
+  }
+
+  #status(status) {
+    const lost = status === "lost";
+    set(this.controls.status, { "data-state": status });
+    this.root.dataset.host = status;
+    clearTimeout(this.slow);
+    this.#say(lost ? "The server is gone. What is on the screen stays; it goes on when `attnlab explore` runs again." : "");
+    if (lost) {
+      this.waiting = null;
+      this.asked = this.asked ?? performance.now();
+    }
+  }
+
+  #say(text) {
+    if (this.root.dataset.host !== "lost" || text.startsWith("The server")) this.controls.status.textContent = text;
+  }
+
+  // What is drawn.
+
+  #preset() {
+    return this.presets.find((one) => one.id === this.state.preset) ?? this.presets[0];
+  }
+
+  /** The max-margin directions that are looked at, and of which selection they are. */
+  #directions() {
+    const { solved, trained } = this.answers;
+    const { of } = this.state.view;
+    const key = of === "best" ? solved?.bestKey : of === "chosen" ? (solved?.chosenKey ?? solved?.bestKey) : null;
+    const known = { ...trained?.solutions, ...solved?.solutions };
+    if (key !== null || !trained) {
+      const both = known[key ?? solved?.bestKey] ?? {};
+      return { ...both, selected: selectedOf(key ?? solved?.bestKey) };
+    }
+    const found = {};
+    for (const name of ["W", "KQ"]) {
+      const run = trained.runs[name];
+      if (run && !run.error) found[NORM_OF[name]] = trained.solutions[run.key]?.[NORM_OF[name]];
+    }
+    return { ...found, selected: trained.runs.W?.selected ?? trained.runs.KQ?.selected };
+  }
+
+  draw() {
+    if (!this.state || !this.answers) return;
+    const { scene, view } = this.state;
+    const index = view.at;
+    const known = { scene, view, index, error: this.error, ...this.answers, directions: this.#directions() };
+    this.controls.show({ preset: this.#preset(), scene, view }, this.frozen);
+    const size = Math.max(280, Math.min(this.planeBox.clientWidth, 680));
+    this.plane.draw(known, size);
+    if (this.frozen) this.plane.handles.get(this.host.draggable)?.classList.add("invited");
+    const run = this.answers.trained?.runs.W?.steps ?? this.answers.trained?.runs.KQ?.steps ?? [];
+    this.time.show(run, index);
+    this.numbers.body.replaceChildren(numbersTable(known), ...remarks(known));
+    this.#drawTools(scene, view);
+    const wide = this.attention.body.clientWidth;
+    const two = getComputedStyle(this.attention.body).gridTemplateColumns.split(" ").length > 1;
+    this.attention.body.replaceChildren(...attentionPanels(known, two ? (wide - 12) / 2 : wide));
+    for (const [one, chart] of [[this.loss, lossChart], [this.margin, marginChart], [this.apart, apartChart]]) one.body.replaceChildren(chart(known, one.body.clientWidth));
+    const { basins } = this;
+    basins.element.hidden = this.frozen;
+    basins.body.replaceChildren(...(view.basins && !this.frozen ? basinMap(known, basins.body.clientWidth, (at) => this.#startAt(at)) : []));
+  }
+
+  #drawTools(scene, view) {
+    const rows = rowsOf(scene);
+    if (this.rowChoice.options.length !== rows.length) this.rowChoice.replaceChildren(...rows.map((row, r) => html("option", { value: r }, `query ${queryName(row)}`)));
+    this.rowChoice.value = Math.min(view.row, rows.length - 1);
+    this.attentionChoice.value = view.attention;
+    const { box, of, shape, radius } = this.basinTools;
+    box.checked = view.basins;
+    of.value = view.basinsOf;
+    shape.value = view.shape;
+    if (document.activeElement !== radius) radius.value = view.radius;
+  }
+
+  #startAt(place) {
+    this.history.remember(this.#kept());
+    this.startBefore = this.state.scene.start;
+    this.#place(`start-${this.answers.basins.query}`, place);
+    this.settling = true;
+    const { basins } = this.answers;
+    this.changed();
+    this.answers.basins = basins; // the starts of the map all differ in this one query only
+    this.draw();
+  }
+
+  // Addresses, and what is taken away.
+
+  #keepAddress() {
+    if (!this.host.usesAddress || !this.state || this.state.scene.pull) return;
+    const text = addressOf(this.#kept(), this.#preset());
+    history.replaceState(null, "", text === null ? " " : `#${text}`);
+    if (text === null) this.#say("These tokens are too many for the address; npz keeps them.");
+  }
+
+  #takeAddress() {
+    this.history.remember(this.#kept());
+    this.state = stateOfAddress(location.hash, this.presets);
+    this.plane.fit(this.state.scene);
+    this.changed();
+    this.#askBasins();
+  }
+
+  async #take(what) {
+    this.seq += 1;
+    const scene = this.state.scene;
+    if (what === "svg" || what === "png") {
+      const { trained } = this.answers;
+      const run = trained?.runs.W ?? trained?.runs.KQ;
+      const text = svgText(this.plane.element, this.root, `${this.#preset().title}; step ${run?.steps?.[this.state.view.at ?? run.steps.length - 1] ?? 0}; solid: W, Frobenius; dashed: (K, Q), nuclear`);
+      if (what === "svg") download("explorer.svg", text, "image/svg+xml");
+      else download("explorer.png", await pngOf(text), "image/png");
+      return;
+    }
+    const extra = what === "html" ? { moved: this.moved.map((value, k) => Math.min(value, (k ? scene.x[this.moved[0]] ?? scene.x[0] : scene.x).length - 1)), title: this.#preset().title } : {};
+    if (what === "html") this.#say("computing the frames of the file…");
+    this.host.send({ kind: what, seq: this.seq, scene, ...extra });
+  }
+
+  async #showCode(text) {
+    const done = await copied(text);
+    const close = html("button", { type: "button", "data-action": "close-code", click: () => this.code.replaceChildren() }, "close");
+    const area = html("textarea", { readonly: true, "data-python": "", "aria-label": "Python", spellcheck: "false" }, text);
+    this.code.replaceChildren(html("div", { class: "row" }, html("span", { class: "soft" }, done ? "copied:" : "select and copy:"), close), area);
+    if (!done) area.select();
+  }
+}
+
+function setQuery(scene, r, z) {
+  const row = rowsOf(scene)[r];
+  if (row.query === null) scene.z[row.sequence] = z;
+  else scene.z[row.sequence][row.query] = z;
+}
+
+function shapedAs(pattern, flat) {
+  let next = 0;
+  return pattern.map((one) => (Array.isArray(one) ? one.map(() => flat[next++]) : flat[next++]));
+}
+
+function selectedOf(key) {
+  return key?.split(" ").map((one) => one.split("+").map(Number));
+}
+
+function legend() {
+  const mark = (...parts) => svg("svg", { width: 22, height: 16, viewBox: "-11 -8 22 16" }, ...parts);
+  const line = (attributes) => svg("line", { x1: -11, x2: 11, ...attributes });
+  return html(
+    "ul",
+    { class: "key-to-marks" },
+    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--s0)", stroke: "var(--ink)", "stroke-width": 2 })), "token sequence.number and score; outlined: best"),
+    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--paper)", stroke: "var(--s0)", "stroke-width": 2 })), "query z"),
+    html("li", {}, mark(svg("path", { d: "M-6,0H6M0,-6V6", stroke: "var(--s0)", "stroke-width": 2.4 })), "start of W z"),
+    html("li", {}, mark(svg("rect", { x: -5, y: -5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.6 })), "head v"),
+    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 6, opacity: 0.25 })), "max-margin direction of W z"),
+    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 2.2 })), "path of W z: direction true, length on the rings"),
+    html("li", {}, mark(svg("circle", { r: 6, fill: "var(--w)", "fill-opacity": 0.16, stroke: "var(--w)" })), "attention at this step"),
+    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 1.4, "stroke-dasharray": "1 3" })), "support: tight constraint"),
+  );
+}
+
+/** Render the explorer into an element; `host` is one of `serverHost`, `widgetHost`, `frozenHost`. */
+export function render(element, host) {
+  return new Explorer(element, host);
+}
+
+export { frozenHost, serverHost, widgetHost };
+
+export default {
+  render({ model, el }) {
+    const inner = html("div", {});
+    el.append(inner);
+    render(inner, widgetHost(model));
+  },
+};
