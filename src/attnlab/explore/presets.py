@@ -118,6 +118,8 @@ def _concave() -> Preset:
         "v": [1.0, 1.1],
         "head": "concave",
         "strength": 0.6,
+        "rule": "gd",
+        "step": 1.0,
         "start": [[0.05, 0.0], [0.0, 0.02]],
     }
     return Preset("concave", "A concave head keeps two tokens", hint, scene, {})

@@ -2,7 +2,7 @@
 
 import { powerOfTen, shown, svg, ticks } from "./drawing.js";
 
-const LEFT = 52;
+const LEFT = 60;
 const BOTTOM = 34;
 const TOP = 8;
 const RIGHT = 10;

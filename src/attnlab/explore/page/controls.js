@@ -1,6 +1,6 @@
 // The bar of settings above the plane, and the slider of time below it.
 
-import { colourOf, html, marker, set, svg } from "./drawing.js";
+import { colourOf, html, marker, sequenceName, set, svg } from "./drawing.js";
 
 const RULES = { ngd: "normalized GD", gd: "gradient descent", heavy_ball: "heavy ball", polyak: "Polyak (cap)", adam: "Adam" };
 const LOSSES = { logistic: "logistic", exponential: "exponential", correlation: "correlation" };
@@ -121,16 +121,16 @@ export class Controls {
       : scene.x.map((tokens, i) => {
           const label = scene.y[i];
           const shape = svg("svg", { width: 18, height: 18, viewBox: "-9 -9 18 18" }, svg("path", { d: marker(i, 6), fill: colourOf(i) }));
-          const flip = typeof label === "number" ? button(`flip-${i}`, label > 0 ? "y = +1" : "y = −1", `flip the label of sequence ${i}`, () => this.act.flip(i)) : null;
+          const flip = typeof label === "number" ? button(`flip-${i}`, label > 0 ? "y = +1" : "y = −1", `flip the label of sequence ${sequenceName(i)}`, () => this.act.flip(i)) : null;
           return html(
             "span",
             { class: "sequence" },
             shape,
-            html("b", {}, String(i)),
+            html("b", {}, sequenceName(i)),
             flip,
-            button(`add-token-${i}`, "+", `add a token to sequence ${i}`, () => this.act.addToken(i)),
-            button(`remove-token-${i}`, "−", `remove the last token of sequence ${i}`, () => this.act.removeToken(i)),
-            scene.x.length > 1 ? button(`remove-sequence-${i}`, "×", `remove sequence ${i}`, () => this.act.removeSequence(i)) : null,
+            button(`add-token-${i}`, "+", `add a token to sequence ${sequenceName(i)}`, () => this.act.addToken(i)),
+            button(`remove-token-${i}`, "−", `remove the last token of sequence ${sequenceName(i)}`, () => this.act.removeToken(i)),
+            scene.x.length > 1 ? button(`remove-sequence-${i}`, "×", `remove sequence ${sequenceName(i)}`, () => this.act.removeSequence(i)) : null,
           );
         });
     this.sequences.replaceChildren(...boxes);

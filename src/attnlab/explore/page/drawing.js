@@ -33,6 +33,16 @@ export function colourOf(sequence) {
   return `var(--s${sequence % 6})`;
 }
 
+/** Name of a sequence for readers, A to Z; of one beyond, a number. */
+export function sequenceName(sequence) {
+  return sequence < 26 ? String.fromCharCode(65 + sequence) : `(${sequence})`;
+}
+
+/** Name of a token for readers. */
+export function tokenName(sequence, token) {
+  return `${sequenceName(sequence)}${token}`;
+}
+
 export const NAMES = { W: "W", KQ: "(K, Q)", frobenius: "Frobenius", nuclear: "nuclear" };
 export const COLOURS = { W: "var(--w)", KQ: "var(--kq)", frobenius: "var(--w)", nuclear: "var(--kq)" };
 export const DASHES = { W: null, KQ: "6 3", frobenius: null, nuclear: "6 3" };

@@ -40,10 +40,10 @@ class Explorer {
     this.numbers = panel("numbers", "Certificates and numbers");
     this.attention = panel("attention", "Attention", ...this.#attentionTools());
     this.loss = panel("loss", "Loss above its infimum");
-    this.margin = panel("margin", "Margin (dotted: the most there is)");
-    this.apart = panel("apart", "1 − cos to the max-margin W (dotted: of the other norm)");
+    this.margin = panel("margin", "Margin over norm (dotted: the most)");
+    this.apart = panel("apart", "1 − cos to max-margin (dotted: other norm)");
     this.basins = panel("basins", "Which start ends where", ...this.#basinTools());
-    for (const one of [this.numbers, this.attention, this.basins]) one.element.classList.add("wide");
+    for (const one of [this.numbers, this.attention]) one.element.classList.add("wide");
     this.attention.body.classList.add("pictures");
     const panels = html("div", { class: "panels" }, ...[this.numbers, this.attention, this.loss, this.margin, this.apart, this.basins].map((one) => one.element));
     this.planeBox = html("div", {}, this.plane.element);
@@ -524,7 +524,7 @@ function legend() {
   return html(
     "ul",
     { class: "key-to-marks" },
-    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--s0)", stroke: "var(--ink)", "stroke-width": 2 })), "token sequence.number and score; outlined: best"),
+    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--s0)", stroke: "var(--ink)", "stroke-width": 2 })), "token, with its name and score; outlined: best"),
     html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--paper)", stroke: "var(--s0)", "stroke-width": 2 })), "query z"),
     html("li", {}, mark(svg("path", { d: "M-6,0H6M0,-6V6", stroke: "var(--s0)", "stroke-width": 2.4 })), "start of W z"),
     html("li", {}, mark(svg("rect", { x: -5, y: -5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.6 })), "head v"),

@@ -1,7 +1,7 @@
 // What is told beside the plane: numbers with their certificates, attention, loss, margin, alignment, basins.
 
 import { heatMap, lineChart } from "./charts.js";
-import { COLOURS, DASHES, NAMES, NORM_OF, colourOf, html, marker, set, shown, svg, ticks } from "./drawing.js";
+import { COLOURS, DASHES, NAMES, NORM_OF, html, marker, shown, svg, ticks, tokenName } from "./drawing.js";
 import { queryName, rowsOf, shownRuns } from "./plane.js";
 
 const TOKEN_DASHES = [null, "6 3", "2 3", "8 3 2 3", "1 4", "10 4"];
@@ -15,7 +15,7 @@ export function panel(id, title, ...tools) {
 }
 
 /** The two max-margin problems and the two runs, number by number. */
-export function numbersTable({ view, solved, trained, directions }) {
+export function numbersTable({ scene, view, solved, trained, directions }) {
   const rows = [];
   const row = (name, cells) => rows.push(html("tr", {}, html("th", { scope: "row" }, name), ...cells));
   const norms = ["frobenius", "nuclear"];
@@ -27,13 +27,20 @@ export function numbersTable({ view, solved, trained, directions }) {
   row("tight constraints", norms.map((norm) => textCell(`${norm}-support`, directions[norm]?.support ? String(directions[norm].support.length) : "none")));
   const runs = ["W", "KQ"].map((name) => [name, trained?.runs[name]]);
   rows.push(html("tr", { class: "between" }, html("th", { scope: "row" }, `descent, step ${runs[0][1]?.steps?.at(-1) ?? runs[1][1]?.steps?.at(-1) ?? "…"}`), ...runs.map(([name]) => html("th", { scope: "col", class: `of-${name}` }, NAMES[name]))));
-  row("selects", runs.map(([name, run]) => textCell(`${name}-selected`, run ? run.error ? "no run" : run.selected.map((one) => one.join("+")).join(" ") : "…", run?.error)));
+  row("selects", runs.map(([name, run]) => textCell(`${name}-selected`, run ? run.error ? "no run" : selectionName(scene, run.selected) : "…", run?.error)));
   row("settled", runs.map(([name, run]) => textCell(`${name}-settled`, run && !run.error ? { true: "yes", false: "not yet", null: "no theory" }[String(run.settled)] : "…", run?.message)));
   row("1 − cos to own norm", runs.map(([name, run]) => numberCell(`${name}-apart`, run?.apart?.[NORM_OF[name]]?.at(-1), 3)));
   row("log10 excess loss", runs.map(([name, run]) => numberCell(`${name}-excess`, run?.log10Excess?.at(-1))));
   row("norm of W", runs.map(([name, run]) => numberCell(`${name}-norm`, run?.norm?.at(-1))));
   const head = html("tr", {}, html("th", {}, whose(view, solved)), ...norms.map((norm) => html("th", { scope: "col", class: norm === "frobenius" ? "of-W" : "of-KQ" }, NAMES[norm])));
   return html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows));
+}
+
+/** The tokens that each query selects, as A1 B0; of several tokens of one query as A0+1. */
+function selectionName(scene, selected) {
+  const rows = rowsOf(scene);
+  const few = selected.slice(0, 12).map((tokens, r) => (rows[r] ? `${tokenName(rows[r].sequence, tokens.join("+"))}` : ""));
+  return few.join(" ") + (selected.length > 12 ? " …" : "");
 }
 
 function whose(view) {
@@ -61,11 +68,11 @@ export function remarks({ scene, solved, trained, directions, error }) {
   const rows = rowsOf(scene);
   if (error) found.push(html("p", { class: "remark bad", role: "alert", "data-remark": "error" }, error));
   solved?.tied.forEach((tokens, r) => {
-    if (tokens.length && rows[r]) found.push(html("p", { class: "remark", "data-remark": "tie" }, `A tie: tokens ${tokens.join(" and ")} have the best score for ${queryName(rows[r])}; the first counts as best.`));
+    if (tokens.length && rows[r]) found.push(html("p", { class: "remark", "data-remark": "tie" }, `A tie: ${tokens.map((t) => tokenName(rows[r].sequence, t)).join(" and ")} have the best score for ${queryName(rows[r])}; the first counts as best.`));
   });
   const solution = directions.frobenius;
   if (solution?.status === "infeasible") {
-    const terms = solution.farkas.map(([r, t, weight]) => `${shown(weight, 3)} (${rows[r]?.sequence}.${solution.selected.flat()[r]} − ${rows[r]?.sequence}.${t}) ${rows[r] ? queryName(rows[r]) : ""}ᵀ`);
+    const terms = solution.farkas.map(([r, t, weight]) => `${shown(weight, 3)} (${tokenName(rows[r]?.sequence, solution.selected.flat()[r])} − ${tokenName(rows[r]?.sequence, t)}) ${rows[r] ? queryName(rows[r]) : ""}ᵀ`);
     found.push(html("p", { class: "remark bad", "data-remark": "farkas" }, `No W separates these tokens. Proof (Farkas): ${terms.join(" + ")} = 0; residual ${shown(solution.farkas_residual, 2)}.`));
   }
   for (const [name, run] of Object.entries(trained?.runs ?? {})) {
@@ -82,13 +89,13 @@ export function attentionPanels({ scene, view, trained, index }, width) {
   return runs.map(([name, run]) => {
     const at = index ?? run.steps.length - 1;
     if (view.attention === "heat") {
-      const lines = rows.flatMap((row, r) => scene.x[row.sequence].map((_, t) => ({ name: `${queryName(row)} ${row.sequence}.${t}`, values: run.attention.map((one) => one[r]?.[t] ?? 0) })));
+      const lines = rows.flatMap((row, r) => scene.x[row.sequence].map((_, t) => ({ name: `${row.query === null ? "" : `${row.query}: `}${tokenName(row.sequence, t)}`, values: run.attention.map((one) => one[r]?.[t] ?? 0) })));
       const gaps = [];
       rows.reduce((sum, row) => (gaps.push(sum), sum + scene.x[row.sequence].length), 0);
       return captioned(name, heatMap({ width, rows: lines, steps: run.steps, at, gaps: gaps.slice(1), colour: COLOURS[name], name: `attention of ${NAMES[name]}` }));
     }
     const r = Math.min(view.row, rows.length - 1);
-    const series = scene.x[rows[r].sequence].map((_, t) => ({ x: run.steps, y: run.attention.map((one) => one[r]?.[t] ?? null), colour: COLOURS[name], dash: TOKEN_DASHES[t % TOKEN_DASHES.length], name: `${rows[r].sequence}.${t}` }));
+    const series = scene.x[rows[r].sequence].map((_, t) => ({ x: run.steps, y: run.attention.map((one) => one[r]?.[t] ?? null), colour: COLOURS[name], dash: TOKEN_DASHES[t % TOKEN_DASHES.length], name: tokenName(rows[r].sequence, t) }));
     const picture = lineChart({ width, height: 150, series, at: run.steps[at], label: "attention", range: [0, 1], name: `attention of ${NAMES[name]}` });
     return captioned(name, picture, html("div", { class: "keys" }, ...series.map((one) => key(one))));
   });
@@ -145,6 +152,10 @@ function stepAt(runs, index) {
   return run ? run.steps[Math.min(index ?? Infinity, run.steps.length - 1)] : null;
 }
 
+function basinName(scene, name) {
+  return selectionName(scene, name.split(" ").map((token) => [token]));
+}
+
 /** Which start ends where: a cell for each start, coloured and numbered by the selection it ends in. */
 export function basinMap({ view, basins, scene }, width, onPick) {
   if (!basins) return [html("p", { class: "soft" }, "…")];
@@ -173,7 +184,7 @@ export function basinMap({ view, basins, scene }, width, onPick) {
       "li",
       {},
       svg("svg", { width: 14, height: 14 }, svg("rect", { width: 14, height: 14, fill: BASIN_COLOURS[i % BASIN_COLOURS.length] }), i > 0 ? svg("path", { transform: "translate(7 7)", d: marker(i - 1, 2.4), fill: "var(--paper)" }) : null),
-      ` ${limit.name}: ${(100 * limit.share).toFixed(0)} % of starts${limit.best ? ", the best tokens" : limit["locally optimal"] ? ", locally optimal" : ", not locally optimal"}${limit["not settled"] ? `, ${limit["not settled"]} not settled (faint)` : ""}`,
+      ` ${basinName(scene, limit.name)}: ${(100 * limit.share).toFixed(0)} % of starts${limit.best ? ", the best tokens" : limit["locally optimal"] ? ", locally optimal" : ", not locally optimal"}${limit["not settled"] ? `, ${limit["not settled"]} not settled (faint)` : ""}`,
     ),
   );
   return [picture, html("ul", { class: "legend" }, ...legend), html("p", { class: "soft" }, basins.verdict)];

@@ -1,9 +1,11 @@
 // The plane: tokens, queries and starts that can be dragged, and where attention goes.
 
-import { COLOURS, DASHES, NAMES, NORM_OF, colourOf, marker, set, shown, svg, ticks } from "./drawing.js";
+import { COLOURS, DASHES, NORM_OF, colourOf, marker, sequenceName, set, shown, svg, ticks, tokenName } from "./drawing.js";
 import { Scale, frameOf, seenInPlane } from "./geometry.js";
 
 const NUDGE = 0.02;
+const MANY_QUERIES = 3; // beyond, all but one are faint
+const MANY_TOKENS = [24, 60]; // beyond, labels have no scores; beyond, there are none
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 /** Sequence of every query, and its number in the sequence. */
@@ -13,7 +15,8 @@ export function rowsOf(scene) {
 
 /** Name of a query for readers. */
 export function queryName(row) {
-  return row.query === null ? `z${row.sequence}` : `z${row.sequence}.${row.query}`;
+  const name = `z${sequenceName(row.sequence)}`;
+  return row.query === null ? name : `${name}.${row.query}`;
 }
 
 export class Plane {
@@ -55,12 +58,12 @@ export class Plane {
     const rows = rowsOf(scene);
     const layers = [
       ...grid(scale),
-      ...rings(scale),
+      ...rings(scale, [...scene.x.flat(), ...rows.map((row) => row.z)].map((point) => scale.point(seenInPlane(point, scene.plane)))),
       ...farkasLines(scale, scene, rows, directions.frobenius),
       ...supportLines(scale, scene, rows, directions, view),
       ...maxMargins(scale, rows, directions, view),
-      ...runs.flatMap(([name, run]) => paths(scale, rows, name, run, index)),
-      ...runs.flatMap(([name, run]) => halos(scale, scene, rows, name, run, index, trained)),
+      ...runs.flatMap(([name, run]) => paths(scale, rows, name, run, index, view)),
+      ...runs.flatMap(([name, run]) => halos(scale, scene, rows, name, run, index)),
       ...queryArrows(scale, scene, rows),
     ];
     this.back.replaceChildren(...layers);
@@ -83,14 +86,17 @@ export class Plane {
     rows.forEach((row, r) => {
       const start = solved ? startOf(solved, runs, r) : null;
       if (start) put(`start-${r}`, scale.far(start), startParts(row), `start of W ${queryName(row)}`);
-      put(`query-${r}`, scale.point(seenInPlane(row.z, scene.plane)), queryParts(row), `query ${queryName(row)}`);
+      put(`query-${r}`, scale.point(seenInPlane(row.z, scene.plane)), queryParts(row, sameBefore(rows, r)), `query ${queryName(row)}`);
     });
     const best = bestTokens(scene, rows, solved);
+    const crowded = scene.x.flat().length > MANY_TOKENS[1];
+    const scored = scene.x.flat().length <= MANY_TOKENS[0];
+    const places = crowded ? new Map() : labelPlaces(scale, scene, rows, scored ? 58 : 20);
     scene.x.forEach((tokens, i) => {
       tokens.forEach((token, t) => {
         const score = scoreOf(solved, rows, i, t);
-        const parts = tokenParts(i, t, score, best.has(`${i}-${t}`), scene.x.length * tokens.length > 60);
-        put(`token-${i}-${t}`, scale.point(seenInPlane(token, scene.plane)), parts, `token ${t} of sequence ${i}${score === null ? "" : `, score ${shown(score, 3)}`}`);
+        const parts = tokenParts(i, t, scored ? score : null, best.has(`${i}-${t}`), crowded, places.get(`${i}-${t}`));
+        put(`token-${i}-${t}`, scale.point(seenInPlane(token, scene.plane)), parts, `token ${t} of sequence ${sequenceName(i)}${score === null ? "" : `, score ${shown(score, 3)}`}`);
       });
     });
     const focused = document.activeElement?.closest?.("[data-key]")?.getAttribute("data-key");
@@ -201,26 +207,78 @@ function startParts(row) {
   ];
 }
 
-function queryParts(row) {
+/** How many queries before this one stand at the same place: their names go side by side. */
+function sameBefore(rows, r) {
+  return rows.slice(0, r).filter((row) => row.z.every((value, k) => Math.abs(value - rows[r].z[k]) < 1e-9)).length;
+}
+
+function queryParts(row, before) {
   return [
     svg("circle", { r: 13, fill: "transparent" }),
     svg("path", { d: marker(row.sequence, 6.5), fill: "var(--paper)", stroke: colourOf(row.sequence), "stroke-width": 2.4 }),
-    tag(10, 4, queryName(row)),
+    tag(10 + 20 * before, 4, queryName(row)),
   ];
 }
 
-function tokenParts(sequence, token, score, isBest, crowded) {
-  const text = crowded ? "" : `${sequence}.${token}${score === null ? "" : `  ${shown(score, 2)}`}`;
+function tokenParts(sequence, token, score, isBest, crowded, place) {
   return [
     svg("circle", { r: 13, fill: "transparent" }),
     svg("path", { d: marker(sequence, crowded ? 4 : 7), fill: colourOf(sequence), stroke: isBest ? "var(--ink)" : "var(--paper)", "stroke-width": isBest ? 2.6 : 1.2 }),
-    tag(11, -8, text),
-  ];
+    crowded ? null : tokenTag(place, tokenName(sequence, token), score),
+  ].filter(Boolean);
+}
+
+/** Name and score of a token; the score in a fainter colour. */
+function tokenTag([x, y, anchor], name, score) {
+  const text = tag(x, y, "", anchor);
+  text.append(svg("tspan", { "font-weight": 600 }, name));
+  if (score !== null) text.append(svg("tspan", { fill: "var(--soft)", dx: 4 }, shown(score, 2)));
+  return text;
+}
+
+// Where a label may stand beside its token: [x, y, anchor], the best place first.
+const BESIDE = [
+  [10, -8, "start"],
+  [10, 16, "start"],
+  [-10, -8, "end"],
+  [-10, 16, "end"],
+  [0, -15, "middle"],
+  [0, 24, "middle"],
+  [15, 4, "start"],
+  [-15, 4, "end"],
+];
+const LABEL_HEIGHT = 13;
+
+/** For each token the place of its label that is least in the way of other tokens, queries and labels. */
+function labelPlaces(scale, scene, rows, width) {
+  const tokens = scene.x.flatMap((sequence, i) => sequence.map((token, t) => ({ key: `${i}-${t}`, at: scale.point(seenInPlane(token, scene.plane)) })));
+  const marks = [...tokens.map((one) => one.at), ...rows.map((row) => scale.point(seenInPlane(row.z, scene.plane)))].map(([x, y]) => [x - 9, y - 9, x + 9, y + 9]);
+  const taken = rows.map((row) => scale.point(seenInPlane(row.z, scene.plane))).map(([x, y]) => [x + 8, y - 8, x + 30, y + 8]);
+  const found = new Map();
+  for (const { key, at } of tokens) {
+    const costs = BESIDE.map(([x, y, anchor], order) => {
+      const left = at[0] + x - { start: 0, middle: width / 2, end: width }[anchor];
+      const box = [left, at[1] + y - LABEL_HEIGHT + 2, left + width, at[1] + y + 2];
+      const outside = box[0] < 0 || box[2] > scale.size || box[1] < 0 || box[3] > scale.size ? 2000 : 0;
+      const covered = [...taken, ...marks].reduce((sum, other) => sum + overlap(box, other), 0);
+      return { place: BESIDE[order], box, cost: covered + outside + order };
+    });
+    const best = costs.reduce((least, one) => (one.cost < least.cost ? one : least));
+    taken.push(best.box);
+    found.set(key, best.place);
+  }
+  return found;
+}
+
+function overlap(a, b) {
+  const across = Math.min(a[2], b[2]) - Math.max(a[0], b[0]);
+  const up = Math.min(a[3], b[3]) - Math.max(a[1], b[1]);
+  return across > 0 && up > 0 ? across * up : 0;
 }
 
 /** Text that stays readable above lines. */
-function tag(x, y, text) {
-  return svg("text", { x, y, "font-size": 11.5, fill: "var(--ink)", stroke: "var(--paper)", "stroke-width": 3.2, "paint-order": "stroke", "stroke-linejoin": "round", "pointer-events": "none" }, text);
+function tag(x, y, text, anchor = "start") {
+  return svg("text", { x, y, "text-anchor": anchor, "font-size": 11.5, fill: "var(--ink)", stroke: "var(--paper)", "stroke-width": 3.2, "paint-order": "stroke", "stroke-linejoin": "round", "pointer-events": "none" }, text);
 }
 
 function line([x1, y1], [x2, y2], attributes) {
@@ -241,15 +299,24 @@ function grid(scale) {
   return found;
 }
 
-/** Where W z is 1, 10, 100 ... long. */
-function rings(scale) {
+/** Where W z is 1, 10, 100 ... long; the lengths stand where no marks are. */
+function rings(scale, marks) {
   const found = [];
   const stride = Math.max(1, Math.ceil(scale.decades / 4));
+  const middle = scale.size / 2;
   for (let exponent = 0; exponent <= scale.decades; exponent += stride) {
     const r = scale.radius(10 ** exponent);
-    const middle = scale.size / 2;
+    const text = `|Wz| = ${shown(10 ** exponent)}`;
+    const places = [-50, 230, 130, 50, -90, 90].map((degrees) => {
+      const [x, y] = [middle + r * Math.cos((degrees * Math.PI) / 180), middle - r * Math.sin((degrees * Math.PI) / 180)];
+      const box = [x - 34, y - 9, x + 34, y + 6];
+      const covered = marks.reduce((sum, [a, b]) => sum + overlap(box, [a - 30, b - 22, a + 50, b + 18]), 0);
+      return { x, y, covered };
+    });
+    const best = places.reduce((least, one) => (one.covered < least.covered ? one : least));
     found.push(svg("circle", { cx: middle, cy: middle, r: r.toFixed(1), fill: "none", stroke: "var(--ring)", "stroke-dasharray": "1 4" }));
-    found.push(svg("text", { x: middle + r * 0.7071 + 2, y: middle + r * 0.7071 + 9, "font-size": 10, fill: "var(--soft)" }, `|Wz| = ${shown(10 ** exponent)}`));
+    const look = { "text-anchor": "middle", "font-size": 10, fill: "var(--soft)", stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke" };
+    found.push(svg("text", { x: best.x.toFixed(1), y: (best.y + 3).toFixed(1), ...look }, text));
   }
   return found;
 }
@@ -258,6 +325,11 @@ function queryArrows(scale, scene, rows) {
   const origin = scale.point([0, 0]);
   const arrows = rows.map((row) => line(origin, scale.point(seenInPlane(row.z, scene.plane)), { stroke: colourOf(row.sequence), "stroke-width": 1.2, "stroke-dasharray": "2 3" }));
   return [...arrows, line(origin, scale.point(headTip(scene, scale)), { stroke: "var(--ink)", "stroke-width": 1.2, "stroke-dasharray": "2 3" })];
+}
+
+/** Where many queries are asked, only the one that is looked at is drawn in full. */
+function strength(rows, view, r) {
+  return rows.length <= MANY_QUERIES || r === Math.min(view.row, rows.length - 1) ? 1 : 0.2;
 }
 
 /** Arrows of the max-margin directions W z, all of one length. */
@@ -272,8 +344,8 @@ function maxMargins(scale, rows, directions, view) {
       const unit = [a / length, -b / length];
       const reach = scale.reach * (name === "W" ? 1 : 0.94);
       const tip = [scale.size / 2 + reach * unit[0], scale.size / 2 + reach * unit[1]];
-      found.push(line([scale.size / 2, scale.size / 2], tip, { stroke: COLOURS[name], "stroke-width": 6, opacity: 0.22, "stroke-dasharray": name === "W" ? null : "12 5", "data-direction": `${NORM_OF[name]}-${r}` }));
-      found.push(svg("path", { d: arrowHead(tip, unit, 11), fill: COLOURS[name], opacity: 0.75 }));
+      found.push(line([scale.size / 2, scale.size / 2], tip, { stroke: COLOURS[name], "stroke-width": 6, opacity: 0.22 * strength(rows, view, r), "stroke-dasharray": name === "W" ? null : "12 5", "data-direction": `${NORM_OF[name]}-${r}` }));
+      found.push(svg("path", { d: arrowHead(tip, unit, 11), fill: COLOURS[name], opacity: 0.75 * strength(rows, view, r) }));
       found.push(svg("g", { transform: `translate(${(tip[0] + 15 * unit[0]).toFixed(1)} ${(tip[1] + 15 * unit[1]).toFixed(1)})` }, svg("path", { d: marker(rows[r].sequence, 4.5), fill: colourOf(rows[r].sequence), stroke: COLOURS[name], "stroke-width": 1.4 })));
     });
   }
@@ -289,7 +361,7 @@ function arrowHead([x, y], [a, b], size) {
 }
 
 /** W z, or K Q^T z, from step 0 to the last; what is still to come is faint. */
-function paths(scale, rows, name, run, index) {
+function paths(scale, rows, name, run, index, view) {
   const now = index ?? run.steps.length - 1;
   const found = [];
   rows.forEach((row, r) => {
@@ -297,8 +369,8 @@ function paths(scale, rows, name, run, index) {
     if (!places.length) return;
     const text = (some) => some.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
     const common = { fill: "none", stroke: COLOURS[name], "stroke-width": 2.2, "stroke-dasharray": DASHES[name], "stroke-linejoin": "round" };
-    found.push(svg("path", { d: text(places), ...common, opacity: 0.3 }));
-    found.push(svg("path", { d: text(places.slice(0, now + 1)), ...common, "data-path": `${name}-${r}` }));
+    found.push(svg("path", { d: text(places), ...common, opacity: 0.3 * strength(rows, view, r) }));
+    found.push(svg("path", { d: text(places.slice(0, now + 1)), ...common, opacity: strength(rows, view, r), "data-path": `${name}-${r}` }));
     const [x, y] = places[Math.min(now, places.length - 1)];
     found.push(svg("g", { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` }, svg("path", { d: marker(row.sequence, 5), fill: COLOURS[name], stroke: "var(--paper)", "stroke-width": 1.2, "data-now": `${name}-${r}` })));
   });
@@ -332,7 +404,7 @@ function supportLines(scale, scene, rows, directions, view) {
       const from = scene.x[rows[r]?.sequence]?.[selected[r]?.[0]];
       const to = scene.x[rows[r]?.sequence]?.[t];
       if (!from || !to) continue;
-      found.push(line(scale.point(seenInPlane(from, scene.plane)), scale.point(seenInPlane(to, scene.plane)), { stroke: COLOURS[name], "stroke-width": name === "W" ? 1.4 : 3.2, opacity: name === "W" ? 0.9 : 0.35, "stroke-dasharray": "1 3", "stroke-linecap": "round", "data-support": `${NORM_OF[name]}-${r}-${t}` }));
+      found.push(line(scale.point(seenInPlane(from, scene.plane)), scale.point(seenInPlane(to, scene.plane)), { stroke: COLOURS[name], "stroke-width": name === "W" ? 1.4 : 3.2, opacity: (name === "W" ? 0.9 : 0.35) * strength(rows, view, r), "stroke-dasharray": "1 3", "stroke-linecap": "round", "data-support": `${NORM_OF[name]}-${r}-${t}` }));
     }
   }
   return found;
