@@ -19,8 +19,8 @@ from attnlab.explore.files import module_text, style_text
 from attnlab.explore.scene import Facts, Scene, written
 from attnlab.explore.script import as_python
 
-SIDE = 9  # frames along an edge of the square in which the token moves
-REACH = 0.75  # half of that edge, over the spread of all tokens
+SIDE = 11  # frames along an edge of the square in which the token moves
+REACH = 0.6  # half of that edge, over the spread of all tokens
 LONGEST_TITLE = 200
 START = """
 const content = JSON.parse(document.getElementById("content").textContent);

@@ -102,9 +102,11 @@ class Explorer {
         this.#place(key, place);
         this.changed(time);
       },
-      end: (key) => {
-        if (this.state.scene.pull) this.settling = true;
-        else this.#keepAddress();
+      end: () => {
+        if (this.state.scene.pull) {
+          this.settling = true;
+          this.changed();
+        } else this.#keepAddress();
         this.draw();
       },
       press: (key, action, place, time) => this.#act(key, action, place, time),
@@ -256,6 +258,7 @@ class Explorer {
   /** Something has changed: ask, and draw what is known already. `time` is when the mouse or key moved. */
   changed(time = performance.now()) {
     this.asked = time;
+    this.root.dataset.busy = "";
     this.#ask();
     this.draw();
   }
@@ -265,6 +268,7 @@ class Explorer {
     this.seq += 1;
     const message = { kind: "scene", seq: this.seq, scene: this.state.scene };
     this.waiting = this.seq;
+    this.sceneAsked = this.seq;
     this.sent.set(this.seq, this.asked);
     this.asked = undefined;
     clearTimeout(this.slow);
@@ -334,7 +338,7 @@ class Explorer {
     const { pull } = this.state.scene;
     if (!pull) return;
     message.pulled = { row: pull.query, at: seenInPlane(pull.to, this.state.scene.plane) };
-    if (!this.settling || this.plane.drag || this.asked !== undefined || message.seq !== this.seq) return;
+    if (!this.settling || this.plane.drag || this.asked !== undefined || message.seq !== this.sceneAsked) return;
     this.state.scene.start = message.start.map((row) => row.map((value) => Number(value.toPrecision(12))));
     delete this.state.scene.pull;
     this.settling = false;
@@ -348,6 +352,7 @@ class Explorer {
     clearTimeout(this.slow);
     this.#say("");
     this.draw();
+    this.#rested(message.seq);
     this.#drawn("trained", message.seq);
     for (const seq of this.sent.keys()) if (seq <= message.seq) this.sent.delete(seq);
     if (this.state.view.basins && !this.answers.basins && this.asked === undefined && !this.plane.drag) this.#askBasins();
@@ -357,6 +362,7 @@ class Explorer {
     if (message.of === "scene" || message.of === null) {
       this.error = message.message;
       this.#ready(message.seq);
+      this.#rested(message.seq);
     }
     clearTimeout(this.slow);
     this.#say(message.of === "scene" ? "" : message.message);
@@ -366,6 +372,11 @@ class Explorer {
   #ready(seq) {
     if (this.waiting !== null && (seq === null || seq >= this.waiting)) this.waiting = null;
     this.#ask();
+  }
+
+  /** Has the last change been answered in full? */
+  #rested(seq) {
+    if (seq === this.sceneAsked && this.asked === undefined) delete this.root.dataset.busy;
   }
 
   /** For whoever measures: how long it took from the event to the changed picture. */
