@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from attnlab.errors import AttnlabError
+from attnlab.explore import worker
 
 ARGUMENTS = [
     "--headless",
@@ -23,6 +24,12 @@ PATIENCE = 60_000  # milliseconds: programs may have to be compiled first
 def chromium() -> str | None:
     """Chromium of the system, or the one that ATTNLAB_CHROMIUM names."""
     return os.environ.get("ATTNLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ahead(monkeypatch):
+    """Programs that nobody asks for are not compiled: the suite has better uses for two cores."""
+    monkeypatch.setattr(worker, "IDLE", 3600.0)
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,15 @@ def settled(page, action):
 
 
 def drag(page, key, dx, dy, steps=8):
-    box = page.locator(f'[data-key="{key}"] circle, [data-key="{key}"] path').first.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    """From the middle of a handle: its group is kept when it is drawn anew, its parts are not."""
+    x, y = page.evaluate(
+        """key => {
+            const handle = document.querySelector(`[data-key="${key}"]`);
+            const { e, f } = handle.getScreenCTM();
+            return [e, f];
+        }""",
+        key,
+    )
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + dx, y + dy, steps=steps)

@@ -20,6 +20,7 @@ MOST_SEQUENCES, MOST_TOKENS, MOST_DIMENSIONS, MOST_QUERIES = 64, 128, 128, 256
 MOST_LOGITS = 4096  # over all queries
 MOST_STEPS = 20_000
 PLANE_SEQUENCES = 6
+ORTHONORMAL = 1e-6
 LARGEST = 1e6  # of a number that is dragged about on a screen
 
 LOSSES = ("logistic", "exponential", "correlation")
@@ -155,7 +156,7 @@ def read_scene(given: Any) -> Scene:
         loss=loss,
         steps=whole("steps", facts.get("steps", 2000), 1, MOST_STEPS),
         start=_start(facts, tokens),
-        plane=_matrix("plane", facts.get("plane"), (2, tokens.d), np.eye(2, tokens.d)),
+        plane=_plane(facts.get("plane"), tokens.d),
         chosen=_chosen(facts.get("chosen"), tokens),
     )
 
@@ -301,6 +302,15 @@ def _matrix(name: str, given: Any, shape: tuple[int, ...], default: Array) -> Ar
         raise InputError(message(f"`{name}` has shape {array.shape}; wanted {shape}."))
     _check_range(**{name: array})
     return array
+
+
+def _plane(given: Any, d: int) -> Array:
+    """Two orthonormal rows; of numbers, which have no plane, the one axis and nothing."""
+    usual = np.eye(2, d)
+    plane = _matrix("plane", given, (2, d), usual)
+    if np.abs(plane @ plane.T - usual @ usual.T).max() > ORTHONORMAL:
+        raise InputError(message("`plane` has rows that are not orthonormal.", "two rows of a rotation"))
+    return plane
 
 
 def _chosen(given: Any, tokens: Tokens) -> npt.NDArray[np.intp] | None:

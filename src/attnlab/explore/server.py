@@ -75,10 +75,10 @@ class ExplorerServer:
 
     def close(self) -> None:
         """End it."""
-        self.worker.close()
         self.uvicorn.should_exit = True
         self.thread.join(SECONDS_TO_STOP)
         self.socket.close()
+        self.worker.close()
 
     def _scenes(self) -> list[Scene]:
         """Those that a reader may open next, the first of them last."""

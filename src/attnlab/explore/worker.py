@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import tempfile
 import threading
@@ -30,6 +31,7 @@ LARGEST_SEQ = 2**53
 PATIENCE = 0.08
 IDLE = 1.5  # seconds without a message, after which programs are compiled ahead
 KEPT_SHAPES = 256
+SECONDS_TO_END = 30.0
 
 
 def _import_training() -> None:
@@ -82,13 +84,18 @@ class Worker:
         """Begin to answer."""
         for thread in self.threads:
             thread.start()
+        atexit.register(self.close)
         return self
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Answer nothing more; returns when the threads are done, for a compiler that is cut off takes all down."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+        for thread in self.threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(SECONDS_TO_END)
+        atexit.unregister(self.close)
 
     def join(self, reply: Reply) -> Client:
         """A new client."""

@@ -162,10 +162,21 @@ class Explorer {
     this.draw();
   }
 
+  /** The plane is that of the two principal coordinates, or of two others: its rows stay orthonormal. */
   #axis(k, value) {
-    const preset = this.#preset();
-    const row = value === "principal" ? preset.scene.plane[k] : this.state.scene.v.map((_, j) => Number(j === Number(value)));
-    this.#change((state) => (state.scene.plane[k] = row));
+    const principal = this.#preset().scene.plane;
+    const unit = (at) => this.state.scene.v.map((_, j) => Number(j === at));
+    this.#change(({ scene }) => {
+      if (value === "principal") {
+        scene.plane = JSON.parse(JSON.stringify(principal));
+        return;
+      }
+      const wanted = Number(value);
+      const other = scene.plane[1 - k].filter((entry) => entry !== 0).length === 1 ? scene.plane[1 - k].indexOf(1) : -1;
+      const kept = other >= 0 && other !== wanted ? other : Number(wanted === 0);
+      scene.plane[k] = unit(wanted);
+      scene.plane[1 - k] = unit(kept);
+    });
     this.#refit();
   }
 
@@ -339,9 +350,11 @@ class Explorer {
     if (!pull) return;
     message.pulled = { row: pull.query, at: seenInPlane(pull.to, this.state.scene.plane) };
     if (!this.settling || this.plane.drag || this.asked !== undefined || message.seq !== this.sceneAsked) return;
-    this.state.scene.start = message.start.map((row) => row.map((value) => Number(value.toPrecision(12))));
+    // Rounded, so that the address is short; then asked about again, so that the numbers are those of what is kept.
+    this.state.scene.start = message.start.map((row) => row.map((value) => Number(value.toPrecision(6))));
     delete this.state.scene.pull;
     this.settling = false;
+    this.asked = performance.now();
     this.#keepAddress();
   }
 
