@@ -26,10 +26,12 @@ def chromium() -> str | None:
     return os.environ.get("ATTNLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_ahead(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_ahead():
     """Programs that nobody asks for are not compiled: the suite has better uses for two cores."""
-    monkeypatch.setattr(worker, "IDLE", 3600.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "IDLE", 3600.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,9 @@ def basins(scene: Scene, given: Any, stale: Cancelled = lambda: False) -> Facts:
         if stale():
             raise Stale
         if time.perf_counter() - began > SECONDS:
-            raise InputError(message(f"`basins` take longer than {SECONDS:g} seconds here.", "al.limits takes its time"))
+            raise InputError(
+                message(f"`basins` take longer than {SECONDS:g} seconds here.", "al.limits takes its time")
+            )
 
     starts = pulled(scene.start, scene.queries[query], places @ scene.plane)
     keys, queries = balanced_factors(starts)

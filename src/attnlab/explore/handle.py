@@ -66,7 +66,9 @@ class Explorer:
             self._server.close()
             self._server = None
 
-    def save(self, path: str | os.PathLike[str], *, moved: tuple[int, int] | None = None, title: str | None = None) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], *, moved: tuple[int, int] | None = None, title: str | None = None
+    ) -> Path:
         """Write one HTML file that works from the disk, with nothing else.
 
         Args:

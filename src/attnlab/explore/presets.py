@@ -108,8 +108,8 @@ def _infeasible() -> Preset:
 
 def _concave() -> Preset:
     hint = (
-        "A head that prefers mixtures, h(o) = v.o - λ|o|²: attention keeps two tokens, level with each other, and loses "
-        "the third. Less strength λ lets it keep one."
+        "A head that prefers mixtures, h(o) = v.o - λ|o|²: attention keeps two tokens, level with each other, and "
+        "loses the third. Less strength λ lets it keep one."
     )
     scene: Facts = {
         "x": [[[1.0, 0.2], [0.25, 1.0], [-0.7, -0.5]]],

@@ -30,7 +30,9 @@ MISSING = "The explorer needs starlette, uvicorn and websockets."
 class ExplorerServer:
     """A server in a thread of its own."""
 
-    def __init__(self, own: Scene | None, host: str, port: int | None, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, own: Scene | None, host: str, port: int | None, prepare: Callable[[], None] | None = None
+    ) -> None:
         uvicorn = _libraries()
         self.host = host
         self.token = None if host in LOOPBACK else secrets.token_urlsafe(24)
@@ -194,7 +196,9 @@ class Conversations:
         try:
             given = json.loads(text or "")
         except (ValueError, RecursionError):
-            reply(refusal(InputError(message("The message is not JSON.", "an object with `kind`, `seq`, `scene`")), None))
+            reply(
+                refusal(InputError(message("The message is not JSON.", "an object with `kind`, `seq`, `scene`")), None)
+            )
             return
         self.worker.put(client, given)
 

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attnlab.checks import instance, one_of, shown, whole
 from attnlab.errors import AttnlabError, InputError, message
@@ -210,7 +210,7 @@ class Worker:
         text = exported(read_scene(asked["scene"]), asked.get("moved"), asked.get("title"), lambda: client.gone)
         client.reply({"kind": "html", "seq": asked["seq"], "text": text})
 
-    _answers = {"scene": _scene, "basins": _basins, "python": _python, "npz": _npz, "html": _html}
+    _answers: ClassVar = {"scene": _scene, "basins": _basins, "python": _python, "npz": _npz, "html": _html}
 
     def _remember(self, key: tuple[Any, ...]) -> bool:
         """Note that programs of this kind are there; were they before?"""
