@@ -8,7 +8,23 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which one may use the other; the last one exports what hosts call.
-MODULES = ("drawing", "charts", "state", "geometry", "plane", "panels", "controls", "takeaway", "hosts", "explorer")
+MODULES = (
+    "drawing",
+    "charts",
+    "state",
+    "geometry",
+    "labels",
+    "marks",
+    "edits",
+    "plane",
+    "panels",
+    "legend",
+    "tools",
+    "controls",
+    "takeaway",
+    "hosts",
+    "explorer",
+)
 IMPORT = re.compile(r"^import \{[^}]*\} from \"\./\w+\.js\";\n", re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async function|function|const|class|let) )", re.MULTILINE)
 

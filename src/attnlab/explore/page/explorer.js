@@ -1,13 +1,17 @@
 // The explorer: renders into an element, and asks its host for all numbers. Nothing is computed here.
 
 import { Controls, TimeBar } from "./controls.js";
-import { NORM_OF, html, set, svg } from "./drawing.js";
-import { movedInPlane, rounded, seenInPlane } from "./geometry.js";
+import { html, set } from "./drawing.js";
+import { addSequence, addToken, aside, choose, flipLabel, placed, randomStart, removeSequence, removeToken } from "./edits.js";
+import { seenInPlane } from "./geometry.js";
 import { frozenHost, serverHost, widgetHost } from "./hosts.js";
+import { legend } from "./legend.js";
 import { apartChart, attentionPanels, basinMap, lossChart, marginChart, numbersTable, panel, remarks } from "./panels.js";
-import { Plane, queryName, rowsOf } from "./plane.js";
+import { directionsOf, rowsOf } from "./marks.js";
+import { Plane } from "./plane.js";
 import { History, addressOf, stateOf, stateOfAddress } from "./state.js";
-import { bytesOf, copied, download, pngOf, svgText } from "./takeaway.js";
+import { bytesOf, download, downloadPicture, showCode } from "./takeaway.js";
+import { Tools } from "./tools.js";
 
 const BASINS_AFTER = 350; // milliseconds of rest
 const SLOW = 700; // milliseconds after which the page says that it waits
@@ -37,12 +41,13 @@ class Explorer {
     this.controls = new Controls(this.#actions());
     this.plane = new Plane(this.#gestures(), (key) => !this.frozen || key === this.host.draggable);
     this.time = new TimeBar((at) => this.#change((state) => (state.view.at = at), { ask: false, remember: false }));
+    this.tools = new Tools((name, value) => this.#view(name, value));
     this.numbers = panel("numbers", "Certificates and numbers");
-    this.attention = panel("attention", "Attention", ...this.#attentionTools());
+    this.attention = panel("attention", "Attention", ...this.tools.ofAttention);
     this.loss = panel("loss", "Loss above its infimum");
     this.margin = panel("margin", "Margin over norm (dotted: the most)");
     this.apart = panel("apart", "1 − cos to max-margin (dotted: other norm)");
-    this.basins = panel("basins", "Which start ends where", ...this.#basinTools());
+    this.basins = panel("basins", "Which start ends where", ...(this.frozen ? [] : this.tools.ofBasins));
     for (const one of [this.numbers, this.attention]) one.element.classList.add("wide");
     this.attention.body.classList.add("pictures");
     const panels = html("div", { class: "panels" }, ...[this.numbers, this.attention, this.loss, this.margin, this.apart, this.basins].map((one) => one.element));
@@ -55,38 +60,22 @@ class Explorer {
     if (this.host.usesAddress) addEventListener("hashchange", () => this.#takeAddress());
   }
 
-  #attentionTools() {
-    this.rowChoice = html("select", { id: "row", "aria-label": "query", change: (event) => this.#view("row", Number(event.target.value)) });
-    this.attentionChoice = html("select", { id: "attention", "aria-label": "how attention is drawn", change: (event) => this.#view("attention", event.target.value) }, html("option", { value: "lines" }, "lines"), html("option", { value: "heat" }, "heat map"));
-    return [this.rowChoice, this.attentionChoice];
-  }
-
-  #basinTools() {
-    const box = html("input", { type: "checkbox", id: "basins", change: (event) => this.#view("basins", event.target.checked) });
-    const of = html("select", { id: "basins-of", "aria-label": "parameterization", change: (event) => this.#view("basinsOf", event.target.value) }, html("option", { value: "W" }, "W"), html("option", { value: "KQ" }, "(K, Q)"));
-    const shape = html("select", { id: "shape", "aria-label": "starts on", change: (event) => this.#view("shape", event.target.value) }, html("option", { value: "grid" }, "grid"), html("option", { value: "circle" }, "circle"));
-    const radius = html("input", { id: "radius", type: "number", min: 0.1, max: 100, step: 0.5, "aria-label": "radius", change: (event) => this.#view("radius", Number(event.target.value) || 2) });
-    this.basinTools = { box, of, shape, radius };
-    if (this.frozen) return [];
-    return [html("label", {}, box, "on"), of, shape, html("label", {}, "radius", radius)];
-  }
-
   #actions() {
     return {
       preset: (id) => this.#open(id),
       setting: (name, value) => this.#change((state) => (state.scene[name] = value)),
       view: (name, value) => this.#view(name, value),
-      undo: () => this.#restore(this.history.undo(this.state)),
-      redo: () => this.#restore(this.history.redo(this.state)),
+      undo: () => this.#restore(this.history.undo(this.#kept())),
+      redo: () => this.#restore(this.history.redo(this.#kept())),
       fit: () => this.#refit(),
       theme: () => this.#turnTheme(),
       axis: (k, value) => this.#axis(k, value),
-      addSequence: () => this.#change((state) => this.#addSequence(state.scene)),
-      removeSequence: (i) => this.#change((state) => ["x", "z", "y"].forEach((name) => state.scene[name].splice(i, 1)) ?? (state.scene.chosen = null)),
-      flip: (i) => this.#change((state) => (state.scene.y[i] = -state.scene.y[i])),
-      addToken: (i) => this.#addToken(i, null),
-      removeToken: (i) => this.#removeToken(i, this.state.scene.x[i].length - 1),
-      randomStart: () => this.#change((state) => (state.scene.start = state.scene.start.map((row) => row.map(() => rounded((0.4 * (2 * Math.random() - 1)) / Math.sqrt(row.length)))))),
+      addSequence: () => this.#edit((scene) => addSequence(scene, this.mostSequences)),
+      removeSequence: (i) => this.#edit((scene) => removeSequence(scene, i)),
+      flip: (i) => this.#edit((scene) => flipLabel(scene, i)),
+      addToken: (i) => this.#edit((scene) => addToken(scene, i, aside(scene.x[i].length, this.plane.frame))),
+      removeToken: (i) => this.#edit((scene) => removeToken(scene, i, scene.x[i].length - 1)),
+      randomStart: () => this.#edit(randomStart),
       take: (what) => this.#take(what),
     };
   }
@@ -182,20 +171,11 @@ class Explorer {
 
   #place(key, place) {
     const { scene } = this.state;
-    const [kind, a, b] = key.split("-");
-    const steps = (point) => movedInPlane(point, scene.plane, place.map((value, k) => value - seenInPlane(point, scene.plane)[k]));
-    if (kind === "token") scene.x[a][b] = this.frozen ? this.host.snapped(steps(scene.x[a][b])) : steps(scene.x[a][b]);
-    else if (kind === "head") scene.v = steps(scene.v);
-    else if (kind === "query") setQuery(scene, Number(a), steps(rowsOf(scene)[a].z));
-    else {
-      scene.start = this.startBefore;
-      const to = movedInPlane(scene.v.map(() => 0), scene.plane, place);
-      scene.pull = { query: Number(a), to };
-    }
+    if (key.startsWith("start")) scene.start = this.startBefore;
+    placed(scene, key, place, this.frozen ? this.host.snapped : (point) => point);
   }
 
   #act(key, action, place, time) {
-    if (action === "add" && this.frozen) return;
     const { scene } = this.state;
     const [kind, a, b] = (key ?? "").split("-");
     if (action === "nudge") {
@@ -207,55 +187,25 @@ class Explorer {
       if (scene.pull) this.settling = true;
       this.changed(time);
       this.#keepAddress();
-    } else if (action === "remove" && kind === "token") this.#removeToken(Number(a), Number(b));
-    else if (action === "label" && kind !== "head" && !this.frozen) this.#flipOf(kind, Number(a));
-    else if (action === "choose" && kind === "token") this.#choose(Number(a), Number(b));
-    else if (action === "add") this.#addToken(kind === "token" ? Number(a) : (rowsOf(scene)[this.state.view.row]?.sequence ?? 0), place ?? null);
-  }
-
-  #flipOf(kind, a) {
-    const sequence = kind === "token" ? a : rowsOf(this.state.scene)[a].sequence;
-    if (typeof this.state.scene.y[sequence] === "number") this.#change((state) => (state.scene.y[sequence] *= -1));
+      return;
+    }
+    const sequence = kind === "token" ? Number(a) : (rowsOf(scene)[kind === "query" || kind === "start" ? a : this.state.view.row]?.sequence ?? 0);
+    if (action === "remove" && kind === "token") this.#edit(() => removeToken(scene, sequence, Number(b)));
+    else if (action === "label" && kind !== "head") this.#edit(() => flipLabel(scene, sequence));
+    else if (action === "choose" && kind === "token") this.#choose(sequence, Number(b));
+    else if (action === "add") this.#edit(() => addToken(scene, sequence, place ?? aside(scene.x[sequence].length, this.plane.frame)));
   }
 
   #choose(sequence, token) {
-    if (this.frozen) return;
-    this.#change((state) => {
-      const best = this.answers.solved?.best ?? [];
-      const rows = rowsOf(state.scene);
-      const flat = (state.scene.chosen ?? best).flat();
-      const chosen = rows.map((row, r) => (row.sequence === sequence ? token : (flat[r] ?? 0)));
-      state.scene.chosen = rows[0].query === null ? chosen : shapedAs(state.scene.y, chosen);
-      state.view.of = "chosen";
+    this.#edit((scene) => {
+      choose(scene, sequence, token, this.answers.solved?.best ?? []);
+      this.state.view.of = "chosen";
     });
   }
 
-  #addSequence(scene) {
-    if (scene.x.length >= this.mostSequences) return;
-    const turned = ([a, b, ...rest]) => [rounded(0.8 * b + 0.1), rounded(-0.8 * a - 0.1), ...rest];
-    scene.x.push(scene.x.at(-1).map(turned));
-    scene.z.push(Array.isArray(scene.z.at(-1)[0]) ? scene.z.at(-1).map(turned) : turned(scene.z.at(-1)));
-    scene.y.push(scene.y.at(-1));
-    scene.chosen = null;
-  }
-
-  #addToken(sequence, place) {
-    if (this.frozen) return;
-    this.#change(({ scene }) => {
-      const at = place ?? scene.x[sequence].length * 0.6 + 1;
-      const there = Array.isArray(at) ? at : [0.7 * this.plane.frame.half * Math.cos(2.4 * at), 0.7 * this.plane.frame.half * Math.sin(2.4 * at)];
-      scene.x[sequence].push(movedInPlane(scene.v.map(() => 0), scene.plane, there));
-      delete scene.mask;
-    });
-  }
-
-  #removeToken(sequence, token) {
-    if (this.frozen || this.state.scene.x[sequence].length <= 1) return;
-    this.#change(({ scene }) => {
-      scene.x[sequence].splice(token, 1);
-      scene.chosen = null;
-      delete scene.mask;
-    });
+  /** Change the tokens, unless this is an exported file. */
+  #edit(edit) {
+    if (!this.frozen) this.#change(({ scene }) => edit(scene));
   }
 
   #pressed(event) {
@@ -311,7 +261,7 @@ class Explorer {
       this.answers.basins = message;
       this.#say("");
       this.draw();
-    } else if (message.kind === "python") this.#showCode(message.text);
+    } else if (message.kind === "python") showCode(this.code, message.text);
     else if (message.kind === "npz") download("tokens.npz", new Blob([bytesOf(message.base64)]), "application/octet-stream");
     else if (message.kind === "html") download("explorer.html", message.text, "text/html");
     if (["python", "npz", "html"].includes(message.kind)) this.#say("");
@@ -422,29 +372,11 @@ class Explorer {
     return this.presets.find((one) => one.id === this.state.preset) ?? this.presets[0];
   }
 
-  /** The max-margin directions that are looked at, and of which selection they are. */
-  #directions() {
-    const { solved, trained } = this.answers;
-    const { of } = this.state.view;
-    const key = of === "best" ? solved?.bestKey : of === "chosen" ? (solved?.chosenKey ?? solved?.bestKey) : null;
-    const known = { ...trained?.solutions, ...solved?.solutions };
-    if (key !== null || !trained) {
-      const both = known[key ?? solved?.bestKey] ?? {};
-      return { ...both, selected: selectedOf(key ?? solved?.bestKey) };
-    }
-    const found = {};
-    for (const name of ["W", "KQ"]) {
-      const run = trained.runs[name];
-      if (run && !run.error) found[NORM_OF[name]] = trained.solutions[run.key]?.[NORM_OF[name]];
-    }
-    return { ...found, selected: trained.runs.W?.selected ?? trained.runs.KQ?.selected };
-  }
-
   draw() {
     if (!this.state || !this.answers) return;
     const { scene, view } = this.state;
     const index = view.at;
-    const known = { scene, view, index, error: this.error, ...this.answers, directions: this.#directions() };
+    const known = { scene, view, index, error: this.error, ...this.answers, directions: directionsOf(this.answers, view) };
     this.controls.show({ preset: this.#preset(), scene, view }, this.frozen);
     const size = Math.max(280, Math.min(this.planeBox.clientWidth, 680));
     this.plane.draw(known, size);
@@ -452,7 +384,7 @@ class Explorer {
     const run = this.answers.trained?.runs.W?.steps ?? this.answers.trained?.runs.KQ?.steps ?? [];
     this.time.show(run, index);
     this.numbers.body.replaceChildren(numbersTable(known), ...remarks(known));
-    this.#drawTools(scene, view);
+    this.tools.show(scene, view);
     const wide = this.attention.body.clientWidth;
     const two = getComputedStyle(this.attention.body).gridTemplateColumns.split(" ").length > 1;
     this.attention.body.replaceChildren(...attentionPanels(known, two ? (wide - 12) / 2 : wide));
@@ -460,18 +392,6 @@ class Explorer {
     const { basins } = this;
     basins.element.hidden = this.frozen;
     basins.body.replaceChildren(...(view.basins && !this.frozen ? basinMap(known, basins.body.clientWidth, (at) => this.#startAt(at)) : []));
-  }
-
-  #drawTools(scene, view) {
-    const rows = rowsOf(scene);
-    if (this.rowChoice.options.length !== rows.length) this.rowChoice.replaceChildren(...rows.map((row, r) => html("option", { value: r }, `query ${queryName(row)}`)));
-    this.rowChoice.value = Math.min(view.row, rows.length - 1);
-    this.attentionChoice.value = view.attention;
-    const { box, of, shape, radius } = this.basinTools;
-    box.checked = view.basins;
-    of.value = view.basinsOf;
-    shape.value = view.shape;
-    if (document.activeElement !== radius) radius.value = view.radius;
   }
 
   #startAt(place) {
@@ -503,60 +423,20 @@ class Explorer {
   }
 
   async #take(what) {
-    this.seq += 1;
-    const scene = this.state.scene;
     if (what === "svg" || what === "png") {
       const { trained } = this.answers;
       const run = trained?.runs.W ?? trained?.runs.KQ;
-      const text = svgText(this.plane.element, this.root, `${this.#preset().title}; step ${run?.steps?.[this.state.view.at ?? run.steps.length - 1] ?? 0}; solid: W, Frobenius; dashed: (K, Q), nuclear`);
-      if (what === "svg") download("explorer.svg", text, "image/svg+xml");
-      else download("explorer.png", await pngOf(text), "image/png");
+      const step = run?.steps?.[this.state.view.at ?? run.steps.length - 1] ?? 0;
+      await downloadPicture(what, this.plane.element, this.root, `${this.#preset().title}; step ${step}; solid: W, Frobenius; dashed: (K, Q), nuclear`);
       return;
     }
-    const extra = what === "html" ? { moved: this.moved.map((value, k) => Math.min(value, (k ? scene.x[this.moved[0]] ?? scene.x[0] : scene.x).length - 1)), title: this.#preset().title } : {};
+    this.seq += 1;
+    const { scene } = this.state;
+    const [sequence, token] = this.moved;
+    const moved = scene.x[sequence]?.[token] ? this.moved : [0, 0];
     if (what === "html") this.#say("computing the frames of the file…");
-    this.host.send({ kind: what, seq: this.seq, scene, ...extra });
+    this.host.send({ kind: what, seq: this.seq, scene, ...(what === "html" ? { moved, title: this.#preset().title } : {}) });
   }
-
-  async #showCode(text) {
-    const done = await copied(text);
-    const close = html("button", { type: "button", "data-action": "close-code", click: () => this.code.replaceChildren() }, "close");
-    const area = html("textarea", { readonly: true, "data-python": "", "aria-label": "Python", spellcheck: "false" }, text);
-    this.code.replaceChildren(html("div", { class: "row" }, html("span", { class: "soft" }, done ? "copied:" : "select and copy:"), close), area);
-    if (!done) area.select();
-  }
-}
-
-function setQuery(scene, r, z) {
-  const row = rowsOf(scene)[r];
-  if (row.query === null) scene.z[row.sequence] = z;
-  else scene.z[row.sequence][row.query] = z;
-}
-
-function shapedAs(pattern, flat) {
-  let next = 0;
-  return pattern.map((one) => (Array.isArray(one) ? one.map(() => flat[next++]) : flat[next++]));
-}
-
-function selectedOf(key) {
-  return key?.split(" ").map((one) => one.split("+").map(Number));
-}
-
-function legend() {
-  const mark = (...parts) => svg("svg", { width: 22, height: 16, viewBox: "-11 -8 22 16" }, ...parts);
-  const line = (attributes) => svg("line", { x1: -11, x2: 11, ...attributes });
-  return html(
-    "ul",
-    { class: "key-to-marks" },
-    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--s0)", stroke: "var(--ink)", "stroke-width": 2 })), "token, with its name and score; outlined: best"),
-    html("li", {}, mark(svg("circle", { r: 5.5, fill: "var(--paper)", stroke: "var(--s0)", "stroke-width": 2 })), "query z"),
-    html("li", {}, mark(svg("path", { d: "M-6,0H6M0,-6V6", stroke: "var(--s0)", "stroke-width": 2.4 })), "start of W z"),
-    html("li", {}, mark(svg("rect", { x: -5, y: -5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.6 })), "head v"),
-    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 6, opacity: 0.25 })), "max-margin direction of W z"),
-    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 2.2 })), "path of W z: direction true, length on the rings"),
-    html("li", {}, mark(svg("circle", { r: 6, fill: "var(--w)", "fill-opacity": 0.16, stroke: "var(--w)" })), "attention at this step"),
-    html("li", {}, mark(line({ stroke: "var(--w)", "stroke-width": 1.4, "stroke-dasharray": "1 3" })), "support: tight constraint"),
-  );
 }
 
 /** Render the explorer into an element; `host` is one of `serverHost`, `widgetHost`, `frozenHost`. */

@@ -2,7 +2,8 @@
 
 import { heatMap, lineChart } from "./charts.js";
 import { COLOURS, DASHES, NAMES, NORM_OF, html, marker, shown, svg, ticks, tokenName } from "./drawing.js";
-import { queryName, rowsOf, shownRuns } from "./plane.js";
+import { queryName, rowsOf } from "./marks.js";
+import { shownRuns } from "./plane.js";
 
 const TOKEN_DASHES = [null, "6 3", "2 3", "8 3 2 3", "1 4", "10 4"];
 const BASIN_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#999999"];

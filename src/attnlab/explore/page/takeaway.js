@@ -17,8 +17,24 @@ export function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }
 
+/** A picture as a file, "svg" or "png". */
+export async function downloadPicture(kind, picture, themed, caption) {
+  const text = svgText(picture, themed, caption);
+  if (kind === "svg") download("explorer.svg", text, "image/svg+xml");
+  else download("explorer.png", await pngOf(text), "image/png");
+}
+
+/** Copy a program, and show it: the browser may not allow copying. */
+export async function showCode(place, text) {
+  const done = await copied(text);
+  const close = html("button", { type: "button", "data-action": "close-code", click: () => place.replaceChildren() }, "close");
+  const area = html("textarea", { readonly: true, "data-python": "", "aria-label": "Python", spellcheck: "false" }, text);
+  place.replaceChildren(html("div", { class: "row" }, html("span", { class: "soft" }, done ? "copied:" : "select and copy:"), close), area);
+  if (!done) area.select();
+}
+
 /** Copy text; false where the browser does not allow it. */
-export async function copied(text) {
+async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
@@ -28,7 +44,7 @@ export async function copied(text) {
 }
 
 /** A picture as the text of an SVG file, with colours in place of names, a background and a line of words. */
-export function svgText(picture, themed, caption) {
+function svgText(picture, themed, caption) {
   const copy = picture.cloneNode(true);
   const [width, height] = [Number(picture.getAttribute("width")), Number(picture.getAttribute("height"))];
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
@@ -43,7 +59,7 @@ export function svgText(picture, themed, caption) {
 }
 
 /** The same as a PNG. */
-export async function pngOf(text) {
+async function pngOf(text) {
   const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   try {
     const image = new Image();
