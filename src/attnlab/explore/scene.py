@@ -275,7 +275,7 @@ def _check_sizes(n: int, T: int, d: int, queries: int) -> None:
 
 def _check_range(**arrays: Array) -> None:
     for name, array in arrays.items():
-        if np.abs(array).max() > LARGEST:
+        if np.abs(array).max(initial=0.0) > LARGEST:
             raise InputError(message(f"`{name}` has entries beyond {LARGEST:g}.", "divide by their scale"))
 
 
