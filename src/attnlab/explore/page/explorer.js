@@ -55,7 +55,8 @@ class Explorer {
     this.code = html("div", { class: "code" });
     const left = html("div", { class: "left" }, this.planeBox, this.time.element, legend(), this.controls.editing, this.code);
     this.root.replaceChildren(this.controls.element, html("main", {}, left, panels));
-    new ResizeObserver(() => this.state && this.draw()).observe(this.root);
+    // Widths are asked for only when they change: asking makes the browser lay everything out.
+    new ResizeObserver(() => this.#measure() || this.draw()).observe(this.root);
     this.root.addEventListener("keydown", (event) => this.#pressed(event));
     if (this.host.usesAddress) addEventListener("hashchange", () => this.#takeAddress());
   }
@@ -221,7 +222,7 @@ class Explorer {
     this.asked = time;
     this.root.dataset.busy = "";
     this.#ask();
-    this.draw();
+    this.draw(this.plane.drag ? "scene" : "all");
   }
 
   #ask() {
@@ -290,7 +291,7 @@ class Explorer {
     this.answers.solved = message;
     this.#adoptStart(message);
     this.#ready(message.seq);
-    this.draw();
+    this.draw(this.answers.trained ? "solved" : "all");
     this.#drawn("solved", message.seq);
   }
 
@@ -372,26 +373,36 @@ class Explorer {
     return this.presets.find((one) => one.id === this.state.preset) ?? this.presets[0];
   }
 
-  draw() {
+  #measure() {
+    const wide = this.attention.body.clientWidth;
+    const columns = getComputedStyle(this.attention.body).gridTemplateColumns.split(" ").length;
+    this.widths = {
+      plane: Math.max(280, Math.min(this.planeBox.clientWidth, 680)),
+      attention: (wide - 12 * (columns - 1)) / columns,
+      chart: this.loss.body.clientWidth,
+    };
+  }
+
+  /** Draw everything, or only what `part` of the answers changes: "scene" nothing of them, "solved" no run. */
+  draw(part = "all") {
     if (!this.state || !this.answers) return;
+    if (!this.widths) this.#measure();
     const { scene, view } = this.state;
     const index = view.at;
     const known = { scene, view, index, error: this.error, ...this.answers, directions: directionsOf(this.answers, view) };
-    this.controls.show({ preset: this.#preset(), scene, view }, this.frozen);
-    const size = Math.max(280, Math.min(this.planeBox.clientWidth, 680));
-    this.plane.draw(known, size);
-    if (this.frozen) this.plane.handles.get(this.host.draggable)?.classList.add("invited");
-    const run = this.answers.trained?.runs.W?.steps ?? this.answers.trained?.runs.KQ?.steps ?? [];
-    this.time.show(run, index);
+    this.plane.draw(known, this.widths.plane);
+    if (part === "scene") return;
     this.numbers.body.replaceChildren(numbersTable(known), ...remarks(known));
+    if (part === "solved") return;
+    this.controls.show({ preset: this.#preset(), scene, view }, this.frozen);
     this.tools.show(scene, view);
-    const wide = this.attention.body.clientWidth;
-    const two = getComputedStyle(this.attention.body).gridTemplateColumns.split(" ").length > 1;
-    this.attention.body.replaceChildren(...attentionPanels(known, two ? (wide - 12) / 2 : wide));
-    for (const [one, chart] of [[this.loss, lossChart], [this.margin, marginChart], [this.apart, apartChart]]) one.body.replaceChildren(chart(known, one.body.clientWidth));
-    const { basins } = this;
-    basins.element.hidden = this.frozen;
-    basins.body.replaceChildren(...(view.basins && !this.frozen ? basinMap(known, basins.body.clientWidth, (at) => this.#startAt(at)) : []));
+    if (this.frozen) this.plane.handles.get(this.host.draggable)?.classList.add("invited");
+    const { trained } = this.answers;
+    this.time.show(trained?.runs.W?.steps ?? trained?.runs.KQ?.steps ?? [], index);
+    this.attention.body.replaceChildren(...attentionPanels(known, this.widths.attention));
+    for (const [one, chart] of [[this.loss, lossChart], [this.margin, marginChart], [this.apart, apartChart]]) one.body.replaceChildren(chart(known, this.widths.chart));
+    this.basins.element.hidden = this.frozen;
+    this.basins.body.replaceChildren(...(view.basins && !this.frozen ? basinMap(known, this.widths.chart, (at) => this.#startAt(at)) : []));
   }
 
   #startAt(place) {
