@@ -18,6 +18,7 @@ demo: $(VENV)/.core  ## train on two data sets, print a table, draw a figure (un
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test: $(VENV)/.test  ## the tests, with a sample of the slow ones
+	@command -v chromium >/dev/null || echo "no Chromium: tests of the explorer in a browser will be skipped"
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(VENV)/.test  ## every test

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         InputError as InputError,
         StoreError as StoreError,
     )
+    from attnlab.explore import explore as explore
     from attnlab.models import Model as Model, weights as weights
     from attnlab.optim import (
         adam as adam,
@@ -100,6 +101,7 @@ _NAMES = {
     "attnlab.svm": ("MarginSolution", "solve_margin", "solve_margins", "distance_to_face"),
     "attnlab.theory": ("is_locally_optimal",),
     "attnlab.reports": ("rates", "good_initialization", "encoder_report", "inspect", "limits", "probe", "report"),
+    "attnlab.explore": ("explore",),
     "attnlab.store": ("Store",),
     "attnlab.study": ("Study",),
 }

@@ -84,6 +84,7 @@ def table() -> dict[str, Case]:
     from fuzz import (  # noqa: F401
         calls_data,
         calls_encoder,
+        calls_explore,
         calls_images,
         calls_models,
         calls_multihead,

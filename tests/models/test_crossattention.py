@@ -278,12 +278,12 @@ def test_a_head_that_is_dead_on_a_sequence_stands_still():
 class OwnHead(al.models.TrainedHead):
     """A head whose output is no number."""
 
-    named: object
+    named: Any
 
-    def shapes(self, columns):
+    def shapes(self, columns) -> Any:
         return self.named
 
-    def apply(self, weights, output):
+    def apply(self, weights, output) -> Any:
         return weights["b"] * output
 
     def trained(self):

@@ -12,6 +12,7 @@ from attnlab.cli.claim import Claims
 from attnlab.cli.data import DataSets
 from attnlab.cli.demo import Demo
 from attnlab.cli.doctor import Doctor
+from attnlab.cli.explore import Explore
 from attnlab.cli.figure import Figures
 from attnlab.cli.limits import FindLimits
 from attnlab.cli.probe import ProbeHeads
@@ -23,6 +24,7 @@ Command = (
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[FindLimits, tyro.conf.subcommand("limits")]
     | Annotated[ProbeHeads, tyro.conf.subcommand("probe")]
+    | Annotated[Explore, tyro.conf.subcommand("explore")]
     | Annotated[Studies, tyro.conf.subcommand("study")]
     | Annotated[Figures, tyro.conf.subcommand("figure")]
     | Annotated[Claims, tyro.conf.subcommand("claim")]
