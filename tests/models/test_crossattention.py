@@ -1,6 +1,7 @@
 """Value matrices, trained queries, heads of their own for queries, trained heads: each against its definition."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import mpmath
@@ -291,10 +292,12 @@ class OwnHead(al.models.TrainedHead):
 
 
 SEQUENCES = al.Sequences(x=RNG.standard_normal((4, 3, 3)), y=[0, 1, 0, 1])
+LOUD = al.Tokens(x=ONE.x, z=1e200 * ONE.z, y=ONE.y, v=ONE.v)
 WRONG = [
     (lambda: CrossAttention("V"), "`parameterization`"),
     (lambda: CrossAttention(None), "query='trained'"),
     (lambda: CrossAttention(width=2), "`width`"),
+    (lambda: CrossAttention().outputs(LOUD, CrossAttention().initial(ONE)), "`data.z`"),
     (lambda: CrossAttention(values=0), "`values`"),
     (lambda: CrossAttention(values="wide"), "`values`"),
     (lambda: CrossAttention(query="last"), "`query`"),

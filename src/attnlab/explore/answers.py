@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attnlab.data.directions import misalignment
 from attnlab.data.selection import TIE, scores
@@ -235,7 +235,7 @@ def _places(support: NDArray[np.bool_] | None) -> list[list[int]] | None:
     return np.argwhere(support.reshape(-1, support.shape[-1])).tolist()
 
 
-def _numbers(array: Array, digits: int = DIGITS) -> Any:
+def _numbers(array: ArrayLike, digits: int = DIGITS) -> Any:
     """As nested lists with so many digits; None for what is no number."""
     given = np.asarray(array, dtype=np.float64)
     finite = np.isfinite(given)
@@ -245,4 +245,6 @@ def _numbers(array: Array, digits: int = DIGITS) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.where(finite, np.round(given * scale) / scale, given)
     rounded = np.where(np.isfinite(rounded), rounded, given)
-    return np.where(finite, rounded.astype(object), None).tolist()
+    numbers = rounded.astype(object)
+    numbers[~finite] = None
+    return numbers.tolist()

@@ -303,6 +303,6 @@ def neighbours(scene: Scene) -> list[Scene]:
     visible[1:, -1] = False
     found = [other(longer, tokens.z, tokens.y, visible if tokens.n > 1 else None)]
     if tokens.mask is None and tokens.n < PLANE_SEQUENCES:
-        both = [np.concatenate([array, array[-1:]]) for array in (tokens.x, tokens.z, tokens.y)]
-        found.append(other(*both, None))
+        x, z, y = (np.concatenate([array, array[-1:]]) for array in (tokens.x, tokens.z, tokens.y))
+        found.append(other(x, z, y, None))
     return found

@@ -24,6 +24,7 @@ from attnlab.models.functions import check_head, told_as
 from attnlab.models.heads import Head, HeadLike, Linear, as_head
 from attnlab.models.headtokens import HeadTokens
 from attnlab.models.model import Data, Init, Model, Weight, Weights
+from attnlab.models.powers import check_range
 from attnlab.models.precision import in_float64
 from attnlab.models.problem import Example
 from attnlab.models.scaled import GivenWeights, Params
@@ -133,6 +134,8 @@ class CrossAttention(Model[Data]):
         if self.head is None:
             problem = f"`head=None` puts out a vector, one number for each class; `{name}` has labels +1 and -1."
             raise InputError(message(problem, "al.Sequences(x=, y=classes) with query='first' or 'trained'"))
+        if self.query == "data":
+            check_range(f"{name}.z", data.z, 1)
         if self.query == "first" and data.K is not None:
             raise InputError(message(f"`query='first'` asks once; `{name}` has {data.K} queries.", "query='data'"))
         if isinstance(self.head, tuple) and len(self.head) != data.K:

@@ -76,7 +76,8 @@ def assumption_e(
         chosen = checked(tokens, selected).reshape(gamma.shape[:-1])
     score = np.take_along_axis(gamma, chosen[..., None], -1)
     same = TIE * np.where(visible, np.abs(gamma), 0.0).max(-1, keepdims=True)
-    low = visible & (score - gamma > same)
+    with np.errstate(over="ignore"):  # infinity is more, too
+        low = visible & (score - gamma > same)
     rng = np.random.default_rng(seed)
     found = [_worst(tokens, one, k, chosen, low, score, samples, rng) for k, one in heads]
     least, place, shares, _ = min(found, key=lambda one: one[0])
