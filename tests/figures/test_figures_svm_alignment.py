@@ -25,7 +25,7 @@ def curves(ends, trials=6):
     return arrays
 
 
-FACTS = {"steps": 2000, "trials": 6}
+FACTS = {"steps": 2000, "trials": 6, "n": 6, "T": 8, "d": 10}
 GOOD = {("W", "frobenius"): 0.997, ("W", "nuclear"): 0.86, ("KQ", "frobenius"): 0.85, ("KQ", "nuclear"): 0.996}
 
 
