@@ -266,6 +266,8 @@ def public() -> dict[str, Any]:
         names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
         for name in names:
             value = getattr(module, name)
+            if isinstance(value, ModuleType) and callable(value):  # a room that is called like its function
+                value = getattr(value, name)
             if not isinstance(value, ModuleType) and _own(value, module, room):
                 found[f"{room}.{name}".lstrip(".")] = value
     return found

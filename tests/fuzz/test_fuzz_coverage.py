@@ -9,6 +9,10 @@ def test_every_public_name_has_a_case_or_a_reason_for_having_none():
 
 def test_no_case_or_exemption_is_of_a_name_that_is_gone():
     assert coverage.stale() == []
+    import attnlab.explore
+
+    assert callable(attnlab.explore)  # both the room and its function from here on
+    assert coverage.stale() == []
 
 
 def test_a_new_public_name_is_noticed(monkeypatch):

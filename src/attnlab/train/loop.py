@@ -132,7 +132,8 @@ class Loop:
         # A stop rule on what is recorded must see each record before the next step is taken.
         together = 1 if stop_misalignment is not None or not schedule else RECORDS_TOGETHER
         by_batches = self.job.batches is not None
-        look = 1 if by_batches else self._first_look()  # a step of a deep network may take seconds
+        watched = on_step is not None or stop_seconds is not None
+        look = 1 if by_batches else self._first_look(watched)  # a step of a deep network may take seconds
         wanted_lap = SECONDS_BY_BATCHES if by_batches else SECONDS_BETWEEN_LOOKS
         while ahead:
             if self.step in stops and self._lost().all():
@@ -163,9 +164,9 @@ class Loop:
                 return self.trajectory(Status.OUT_OF_TIME)
         return self.trajectory(self._ending())
 
-    def _first_look(self) -> int:
-        """Steps before the first look at the clock."""
-        if not self.in_lanes:
+    def _first_look(self, watched: bool) -> int:
+        """Steps before the first look at the clock; where nobody waits for it, as many as are surely soon done."""
+        if watched or not self.in_lanes:
             return FIRST_LOOK
         entries = sum(array.size for array in jax.tree.leaves((self.job.problem, self.job.params)))
         return max(FIRST_LOOK, FIRST_WORK // entries)
