@@ -42,13 +42,13 @@ def test_crowds_disks_and_ctrl_c_everywhere():
 
 
 def square_and_vanish(config):
-    """The process that comes to x = 2 is killed, once another result is there.
+    """The process that comes to x = 2 is killed, once the other results are there.
 
     A process that was started for an earlier call has the environment of that time: the folder comes with the call.
     """
     os.environ["STORE_WORK"] = config["folder"]
     if config["x"] == 2:
-        w.wait_until(lambda: w.finished() >= 1)
+        w.wait_until(lambda: w.finished() == 2)
         os.kill(os.getpid(), signal.SIGKILL)
     return w.square(config)
 
