@@ -156,6 +156,12 @@ def test_what_is_refused(change, says):
     assert says in str(caught.value)
 
 
+def test_labels_whose_loss_is_beyond_floats_are_told():
+    data = al.Sequences(x=np.ones((2, 3, 2)), y=[-1.7e308, 0.0])
+    with pytest.raises(al.InputError, match="beyond float64"):
+        al.encoder_report(data, al.models.Encoder(3))
+
+
 def test_tokens_of_every_size():
     """Zeros, tiny and long tokens; what would overflow is refused by name."""
     model = Encoder(4)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.checks import instance, no_batch, one_of
+from attnlab.data.scale import length
 from attnlab.data.sequences import Sequences
 from attnlab.data.tokens import Array, Tokens
 from attnlab.errors import InputError, message
@@ -313,7 +314,7 @@ def encoder_report(
         problem = f"{entries}; constants grow like their twelfth power and overflow beyond {LONGEST:g}."
         raise InputError(message(problem, "divide the tokens by their largest norm"))
     start = model.initial(data, seed) if weights is None else model.check(data, weights)
-    misfit = float(np.linalg.norm(model.outputs(data, start) - data.y))
+    misfit = length(model.outputs(data, start) - data.y)
     about = partial(_report, data, model, start, loss, step, outside, misfit)
     if outside:
         return about(None, None)
