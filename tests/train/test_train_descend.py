@@ -74,6 +74,18 @@ def ticking(monkeypatch):
     monkeypatch.setattr(sys.modules["attnlab.train.loop"], "FIRST_WORK", 0)  # a first look after few steps
 
 
+def test_a_rule_whose_state_depends_on_the_weights_starts_each_trial_from_its_own():
+    """Back to the start: after one step of a state that holds it, weights are what they were."""
+
+    def back(updates, state, params=None, **_):
+        return jax.tree.map(lambda begin, now: begin - now, state, params), state
+
+    rule = al.optim.StepRule("back", lambda params: jax.tree.map(lambda w: w + 1.0, params), back, {})
+    tokens = al.data.sphere(n=2, T=3, d=3, seed=0, trials=3)
+    run = al.descend(tokens, rule, steps=1, record=None)
+    np.testing.assert_allclose(run.W, run.initial["W"] + 1.0, rtol=0, atol=1e-14)
+
+
 # --- metrics -----------------------------------------------------------------------------------------------------
 
 

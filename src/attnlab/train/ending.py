@@ -55,7 +55,7 @@ def stops_of(schedule: tuple[int, ...], steps: int, first: int = FIRST_STOP) -> 
     """Where a run looks whether it has ended: at its records, and where there are none near, after `first` steps,
     twice that, four times that ...
 
-    These depend on the schedule alone, so that where a run ends does not depend on the clock.
+    These depend on the schedule and the shapes alone, so that where a run ends does not depend on the clock.
     """
     stops = {*schedule, steps}
     at = first

@@ -42,7 +42,8 @@ from attnlab.train.watch import PATIENCE, Watch
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BY_BATCHES = 2.0
 FIRST_LOOK = 64  # steps
-FIRST_WORK = 2**26  # entries of data and weights times steps, where that is more: less than a second
+FIRST_WORK = 2**26  # entries of data and weights times steps, where that is more
+LEAST_WORK = 256  # entries; a step of fewer takes no less time
 RECORDS_TOGETHER = 32  # taken by one call of the compiled program
 # What two parts of one run must agree on; of the model, each of its settings.
 SAME_RUN = ("tokens", "rule", "model", "loss", "init", "init_scale", "seed", "batch", "portion", "precision")
@@ -165,11 +166,11 @@ class Loop:
         return self.trajectory(self._ending())
 
     def _first_look(self, watched: bool) -> int:
-        """Steps before the first look at the clock; where nobody waits for it, as many as are surely soon done."""
+        """Steps before the first look at the clock; where nobody waits for it, as many as are soon done."""
         if watched or not self.in_lanes:
             return FIRST_LOOK
         entries = sum(array.size for array in jax.tree.leaves((self.job.problem, self.job.params)))
-        return max(FIRST_LOOK, FIRST_WORK // entries)
+        return max(FIRST_LOOK, FIRST_WORK // max(LEAST_WORK, entries))
 
     @property
     def seconds(self) -> float:
